@@ -1,0 +1,162 @@
+"""Circuit files: JSON that EAP-IG and MIB tools read, with our record added, and Edge-Pruning's list. No pickle.
+
+    {"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
+     "nodes": {name: {"in_graph": bool}},
+     "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph
+     "gatewise": {...}}                                                  ignored by others
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatewise.circuit import Circuit
+from gatewise.errors import GatewiseError
+from gatewise.files import read_json, write_json
+from gatewise.graph import Graph
+
+_FORMAT = 1
+_WHAT = "a circuit file (EAP-IG/MIB JSON or Edge-Pruning's list of edges)"
+_MAX_SIZE = {"n_layers": 1_000, "n_heads": 1_000, "d_model": 1_000_000}
+_EDGE_PRUNING_NAMES = {"embeds": "input", "tok_embeds": "input", "pos_embeds": "input", "resid_post": "logits"}
+
+
+def circuit_to_json(circuit: Circuit) -> dict[str, Any]:
+    """The content of a circuit file."""
+    graph, kept = circuit.graph, circuit.mask.tolist()
+    scores = [float(k) for k in kept] if circuit.scores is None else circuit.scores.double().tolist()
+    if not all(map(math.isfinite, scores)):
+        raise GatewiseError("the circuit has scores that are not finite; a circuit file cannot hold them.")
+    present = set(circuit.nodes)
+    block: dict[str, Any] = {
+        "format": _FORMAT,
+        "qkv": graph.qkv,
+        "scored": circuit.scores is not None,
+        "provenance": dict(circuit.provenance),
+    }
+    if _is_layered(graph):
+        block["stages"] = [list(stage.nodes) for stage in graph.stages[:-1]]
+    return {
+        "cfg": graph.config(),
+        "nodes": {node: {"in_graph": node in present} for node in graph.nodes},
+        "edges": {
+            name: {"score": score, "in_graph": keep}
+            for name, score, keep in zip(graph.edges, scores, kept, strict=True)
+        },
+        "gatewise": block,
+    }
+
+
+def save_circuit(circuit: Circuit, path: str | Path) -> None:
+    write_json(Path(path), circuit_to_json(circuit))
+
+
+def save_edge_list(circuit: Circuit, path: str | Path) -> None:
+    """Write Edge-Pruning's format: `[["a5.h9", "a9.h6.q"], ...]`."""
+    pairs = [name.split("->") for name in circuit.edges]
+    write_json(Path(path), [[sender, port.replace("<", ".").rstrip(">")] for sender, port in pairs])
+
+
+def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
+    """Read any of the formats. `graph`: what the circuit must belong to; needed for Edge-Pruning's list."""
+    path = Path(path)
+    content = read_json(path, _WHAT)
+    if isinstance(content, list):
+        return _from_edge_list(path, content, graph)
+    if not isinstance(content, dict):
+        raise GatewiseError(f"{path} holds a {type(content).__name__} where {_WHAT} holds an object or a list.")
+    return circuit_from_json(content, path, graph)
+
+
+def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph | None = None) -> Circuit:
+    """The circuit in the parsed content of a file; `path` is named in errors."""
+    edges = _entry(content, "edges", dict, path)
+    block = content.get("gatewise", {})
+    if not isinstance(block, dict):
+        raise GatewiseError(f"{path}: 'gatewise' holds a {type(block).__name__}, expected an object.")
+    found = _graph_of(content, edges, block, path)
+    if graph is not None and graph != found:
+        raise GatewiseError(f"{path} is a circuit of {found!r}, but {graph!r} was expected. Load the matching model.")
+    if len(edges) != found.n_edges:
+        raise GatewiseError(
+            f"{path}: 'edges' lists {len(edges):,} edges, its 'cfg' implies {found.n_edges:,}. "
+            f"Every edge has to be listed, with in_graph false for those outside the circuit."
+        )
+    mask, scores = torch.zeros(found.n_edges, dtype=torch.bool), torch.zeros(found.n_edges, dtype=torch.float64)
+    for name, value in edges.items():
+        index = found.find(name)
+        if index is None:
+            raise GatewiseError(f"{path}: 'edges' has {name!r}, which is no edge of {found!r}.")
+        if not isinstance(value, dict):
+            raise GatewiseError(f"{path}: edge {name!r} holds {value!r}, expected {{'score': ..., 'in_graph': ...}}.")
+        mask[index] = _entry(value, "in_graph", bool, f"{path}, edge {name!r}")
+        scores[index] = _number(value, "score", f"{path}, edge {name!r}")
+    provenance = block.get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise GatewiseError(f"{path}: gatewise.provenance holds a {type(provenance).__name__}, expected an object.")
+    return Circuit(found, mask, scores if block.get("scored", True) else None, provenance)
+
+
+def _graph_of(content: Mapping[str, Any], edges: Mapping[str, Any], block: Mapping[str, Any], path: str | Path) -> Graph:
+    cfg = _entry(content, "cfg", dict, path)
+    sizes = {key: _entry(cfg, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in cfg or key != "d_model"}
+    for key, value in sizes.items():
+        if not 1 <= value <= _MAX_SIZE[key]:
+            raise GatewiseError(f"{path}: cfg.{key} is {value}, expected 1 to {_MAX_SIZE[key]:,}.")
+    if "stages" in block:
+        stages = block["stages"]
+        if not (isinstance(stages, list) and stages and all(_is_names(s) for s in stages)):
+            raise GatewiseError(f"{path}: gatewise.stages has to be a list of lists of node names.")
+        return Graph.layered(stages[0], stages[1:], sizes.get("d_model", 1))
+    parallel = bool(cfg.get("parallel_attn_mlp", False))
+    qkv = "split" if any(name.endswith(">") for name in edges) else "merged"
+    return Graph.transformer(
+        sizes["n_layers"], sizes["n_heads"], sizes.get("d_model", 1), parallel=parallel, qkv=qkv  # type: ignore[arg-type]
+    )
+
+
+def _from_edge_list(path: Path, content: list[Any], graph: Graph | None) -> Circuit:
+    if graph is None:
+        raise GatewiseError(
+            f"{path} is a bare list of edges, which does not say of which graph. "
+            f"Pass it: Circuit.load({path.name!r}, model.graph)."
+        )
+    names = []
+    for i, item in enumerate(content):
+        if not (_is_names(item) and len(item) == 2):
+            raise GatewiseError(f"{path}: entry {i} is {item!r}, expected [sender, port] such as ['a5.h9', 'a9.h6.q'].")
+        sender, port = (_EDGE_PRUNING_NAMES.get(name, name) for name in item)
+        names.append(f"{sender}->{port}")
+    try:
+        return graph.circuit(names)
+    except GatewiseError as error:
+        raise GatewiseError(f"{path}: {error}") from error
+
+
+def _is_layered(graph: Graph) -> bool:
+    return graph.stages[0].nodes != ("input",) or all(stage.kind != "attention" for stage in graph.stages)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
+
+
+def _entry(content: Mapping[str, Any], key: str, kind: type, where: str | Path) -> Any:
+    if key not in content:
+        raise GatewiseError(f"{where}: the key {key!r} is missing. {_WHAT.capitalize()} was expected.")
+    value = content[key]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise GatewiseError(f"{where}: {key!r} is {str(value)[:40]!r}, expected {kind.__name__}.")
+    return value
+
+
+def _number(content: Mapping[str, Any], key: str, where: str) -> float:
+    value = content.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise GatewiseError(f"{where}: {key!r} is {value!r}, expected a finite number.")
+    return float(value)

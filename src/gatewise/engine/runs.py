@@ -1,0 +1,217 @@
+"""Runs: what all nodes put out on one side of the pairs, and what a circuit needs to know about the other side.
+
+`prepare` turns pairs into an `Intervention`: the reference side's input, and what a removed edge carries. From there on
+an engine does not know about directions or ablations: **Dn is Ns with the two runs swapped**.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.errors import GatewiseError
+from gatewise.models.layout import Layout
+from gatewise.models.model import Model
+from gatewise.models.parts import Attention, KeysValues
+from gatewise.tasks.pairs import Pairs
+
+Direction = Literal["ns", "dn"]
+Ablation = Literal["interchange", "zero", "mean", "noise"]
+Prefix = tuple[KeysValues | None, ...]  # one for each stage of the model
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The outputs of all nodes on one side, in the window."""
+
+    outputs: Tensor  # [sender, example, window, d]
+    logits: Tensor  # [example, vocabulary] at the last position
+
+
+@dataclass(frozen=True, eq=False)
+class Intervention:
+    """Everything that running a circuit on one batch needs."""
+
+    layout: Layout
+    prefix: Prefix
+    sources: Tensor  # [source, example, window, d], the reference side's
+    other: Tensor  # [sender, example, window, d], what removed edges carry; example and window may be 1
+    base: tuple[Tensor, ...]  # for each stage, its ports' input when all edges are removed. [example, window, d]
+    reference_logits: Tensor  # [example, vocabulary]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and deviation of every node's output over the real positions of the clean run. [sender, d] each"""
+
+    mean: Tensor
+    deviation: Tensor
+
+
+def check_choice(direction: str, ablation: str) -> None:
+    """Refuse what has no meaning, before any work."""
+    if direction not in ("ns", "dn"):
+        raise GatewiseError(f"direction is 'ns' (noising) or 'dn' (denoising), got {direction!r}.")
+    if ablation not in ("interchange", "zero", "mean", "noise"):
+        raise GatewiseError(f"ablation is 'interchange', 'zero', 'mean' or 'noise', got {ablation!r}.")
+    if direction == "dn" and ablation != "interchange":
+        raise GatewiseError(
+            f"direction 'dn' with {ablation} ablation: denoising starts from a corrupted run, and {ablation} ablation "
+            f"has none. Use ablation='interchange', or direction='ns'."
+        )
+
+
+def check_pairs(model: Model, pairs: Pairs) -> None:
+    """Refuse pairs whose tokens cannot be this model's."""
+    largest = max(int(t.max()) for t in (pairs.clean, pairs.corrupted, pairs.right, pairs.wrong))
+    inputs = model.vocabulary_size
+    if largest >= inputs:
+        raise GatewiseError(
+            f"the pairs hold token {largest}, but {model.name} has {inputs:,} tokens. They were made for another "
+            f"tokenizer; make the task again with this model."
+        )
+    limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
+    if limit is not None and pairs.width > limit:
+        raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
+
+
+def lay_out(model: Model, pairs: Pairs, *, share_prefix: bool) -> Layout:
+    """Decide the window: all columns, or those from the first difference of any pair on."""
+    start = min(int(pairs.first_difference.min()), pairs.width - 1) if share_prefix else 0
+    return Layout(pairs.lengths.to(model.device), pairs.width, start, model.dtype)
+
+
+@torch.no_grad()
+def plain_run(model: Model, tokens: Tensor, layout: Layout, prefix: Prefix) -> Run:
+    """Run all edges on one side, from the window's first column on."""
+    outputs, _, logits = _forward(model, tokens, layout, prefix, slice(layout.start, layout.width), keep=True)
+    assert outputs is not None
+    return Run(outputs, logits)
+
+
+@torch.no_grad()
+def prefix_of(model: Model, tokens: Tensor, layout: Layout) -> Prefix:
+    """Keys and values of the columns before the window, which both sides share."""
+    if layout.start == 0:
+        return (None,) * len(model.stages)
+    before = Layout(layout.lengths - layout.window, layout.start, 0, layout.dtype)
+    _, keys_values, _ = _forward(model, tokens, before, (None,) * len(model.stages), slice(0, layout.start), keep=False)
+    return keys_values
+
+
+def _forward(
+    model: Model, tokens: Tensor, layout: Layout, prefix: Prefix, columns: slice, *, keep: bool
+) -> tuple[Tensor | None, Prefix, Tensor]:
+    graph = model.graph
+    source = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
+    outputs = source.new_empty(len(graph.senders), *source.shape[1:]) if keep else None
+    residual = [source.sum(dim=0)]  # before each stage; a parallel MLP reads an earlier one
+    if outputs is not None:
+        outputs[graph.sender_slices[0]] = source
+    keys_values: list[KeysValues | None] = []
+    written = {graph.sender_slices[0].stop: residual[0]}
+    current = residual[0]
+    for stage, spec, nodes, stage_prefix in zip(
+        model.stages, graph.stages[1:-1], graph.sender_slices[1:-1], prefix, strict=True
+    ):
+        x = written[spec.reads][None]
+        if isinstance(stage, Attention):
+            out, found = stage.run(x, layout, stage_prefix)
+            keys_values.append(found)
+        else:
+            out = stage(x.expand(len(spec.nodes), *x.shape[1:]))
+            keys_values.append(None)
+        if outputs is not None:
+            outputs[nodes] = out
+        current = current + out.sum(dim=0)
+        if stage.bias is not None:
+            current = current + stage.bias
+        written[nodes.stop] = current
+    return outputs, tuple(keys_values), model.unembed(current[:, -1])
+
+
+def bases(model: Model, other: Tensor) -> tuple[Tensor, ...]:
+    """Input of each stage's ports, and of the logits, when every edge carries `other`: output biases included."""
+    graph = model.graph
+    current = other[graph.sender_slices[0]].sum(dim=0)
+    written = {graph.sender_slices[0].stop: current}
+    found = []
+    for stage, spec, nodes in zip(model.stages, graph.stages[1:-1], graph.sender_slices[1:-1], strict=True):
+        found.append(written[spec.reads])
+        current = current + other[nodes].sum(dim=0)
+        if stage.bias is not None:
+            current = current + stage.bias
+        written[nodes.stop] = current
+    return (*found, current)
+
+
+def prepare(
+    model: Model,
+    pairs: Pairs,
+    direction: Direction = "ns",
+    ablation: Ablation = "interchange",
+    *,
+    seed: int = 0,
+    first_example: int = 0,
+    moments: Moments | None = None,
+    share_prefix: bool = True,
+) -> Intervention:
+    """Run what has to be run once. `first_example`: index of the batch's first example, which seeds noise."""
+    check_choice(direction, ablation)
+    if direction == "dn":
+        pairs = pairs.swapped()
+    interchange = ablation == "interchange"
+    layout = lay_out(model, pairs, share_prefix=share_prefix and interchange)
+    prefix = prefix_of(model, pairs.clean, layout)
+    reference = plain_run(model, pairs.clean, layout, prefix)
+    if interchange:
+        other = plain_run(model, pairs.corrupted, layout, prefix).outputs
+    else:
+        other = _constant(model, pairs, reference, ablation, moments, seed, first_example)
+    return Intervention(
+        layout=layout,
+        prefix=prefix,
+        sources=reference.outputs[model.graph.sender_slices[0]].clone(),
+        other=other,
+        base=bases(model, other),
+        reference_logits=reference.logits,
+    )
+
+
+def _constant(
+    model: Model, pairs: Pairs, clean: Run, ablation: str, moments: Moments | None, seed: int, first_example: int
+) -> Tensor:
+    if ablation == "zero":
+        return torch.zeros_like(clean.outputs[:, :1, :1])
+    if moments is None:
+        moments = clean_moments(model, [pairs])
+    mean = moments.mean.to(clean.outputs.dtype)[:, None, None]
+    if ablation == "mean":
+        return mean
+    noise = torch.empty(clean.outputs.shape, dtype=torch.float64)
+    for row in range(len(pairs)):
+        generator = torch.Generator().manual_seed((seed << 32) + first_example + row)
+        length = int(pairs.lengths[row])  # drawn for the real positions only: padding changes nothing
+        draw = torch.randn(noise.shape[0], length, noise.shape[3], generator=generator, dtype=torch.float64)
+        noise[:, row, -length:] = draw
+        noise[:, row, : noise.shape[2] - length] = 0
+    return mean + noise.to(mean) * moments.deviation.to(mean)[:, None, None]
+
+
+def clean_moments(model: Model, batches: list[Pairs]) -> Moments:
+    """Mean and deviation of the nodes' outputs over examples and real positions of the clean run."""
+    count = 0.0
+    total = square = None
+    for pairs in batches:
+        layout = lay_out(model, pairs, share_prefix=False)
+        outputs = plain_run(model, pairs.clean, layout, (None,) * len(model.stages)).outputs
+        chosen = outputs[:, layout.real()].double()  # [sender, real position, d]
+        count += chosen.shape[1]
+        total = chosen.sum(1) if total is None else total + chosen.sum(1)
+        square = chosen.square().sum(1) if square is None else square + chosen.square().sum(1)
+    assert total is not None and square is not None
+    mean = total / count
+    return Moments(mean, (square / count - mean.square()).clamp(min=0).sqrt())

@@ -1,0 +1,73 @@
+"""Where the tokens of a batch stand: everything attention needs to know besides its inputs.
+
+Rows are left-padded, so the answer position is the last column. Columns before `start` are the *shared prefix*: the
+two sides of every pair agree there, so all activations do, in every circuit. Engines work on the *window*, the columns
+from `start` on, and take the keys and values of the prefix from a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (tensor of the wanted dtype, positions) -> cos, sin
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Positions and attention masks of a left-padded batch."""
+
+    lengths: Tensor  # [example]
+    width: int
+    start: int  # first column of the window
+    dtype: torch.dtype
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def window(self) -> int:
+        """Columns in the window."""
+        return self.width - self.start
+
+    @property
+    def padding(self) -> Tensor:
+        """Columns of padding before each row. [example]"""
+        return self.width - self.lengths
+
+    def positions(self) -> Tensor:
+        """Position of every column as the model counts; 0 in the padding. [example, column]"""
+        columns = torch.arange(self.width, device=self.lengths.device)
+        return (columns - self.padding[:, None]).clamp(min=0)
+
+    def real(self) -> Tensor:
+        """Which columns of the window hold a token. [example, window]"""
+        columns = torch.arange(self.start, self.width, device=self.lengths.device)
+        return columns >= self.padding[:, None]
+
+    def mask(self, sliding: int | None) -> Tensor:
+        """What is added to attention scores: 0 where a column may look, -inf elsewhere. [example, column, column]
+
+        A column of padding looks at itself only, so that it stays finite; nobody looks at it.
+        """
+        if ("mask", sliding) not in self._cache:
+            columns = torch.arange(self.width, device=self.lengths.device)
+            back = columns[:, None] - columns[None, :]
+            allowed = (back >= 0) & ((back < sliding) if sliding else torch.ones_like(back, dtype=torch.bool))
+            allowed = allowed & (columns >= self.padding[:, None])[:, None, :]
+            allowed = allowed | (back == 0)
+            mask = torch.zeros(allowed.shape, dtype=self.dtype, device=allowed.device)
+            self._cache["mask", sliding] = mask.masked_fill_(~allowed, -torch.inf)
+        mask_found: Tensor = self._cache["mask", sliding]
+        return mask_found
+
+    def rotation(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the rotary embedding at every column. [example, column, rotated dimension]"""
+        key = ("rotation", id(rotary))
+        if key not in self._cache:
+            like = torch.empty(0, dtype=self.dtype, device=self.lengths.device)
+            self._cache[key] = rotary(like, self.positions())
+        found: tuple[Tensor, Tensor] = self._cache[key]
+        return found

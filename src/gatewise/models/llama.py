@@ -1,0 +1,58 @@
+"""Llama, and what is built like it: Mistral (sliding window), Qwen2 (biases of q, k and v), SmolLM2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from gatewise.models.parts import Attention, Norm, Pointwise
+from gatewise.models.transformer import Parts, activation, head_columns, head_rows
+
+
+def llama_parts(hf: Any) -> Parts:
+    config, body = hf.config, hf.model
+
+    def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
+        out: Tensor = body.embed_tokens(tokens)
+        return out
+
+    def logits(x: Tensor) -> Tensor:
+        return F.linear(x, hf.lm_head.weight)
+
+    layers = [(_attention(layer, config, body.rotary_emb), _mlp(layer)) for layer in body.layers]
+    return Parts(embed, layers, rms_norm(body.norm), logits, config.hidden_size)
+
+
+def rms_norm(module: Any) -> Norm:
+    return Norm(module.weight, None, module.variance_epsilon, center=False)
+
+
+def _attention(layer: Any, config: Any, rotary: Any) -> Attention:
+    attention = layer.self_attn
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    sliding = getattr(attention, "sliding_window", None)  # Qwen2: set on the layers that use it
+    if config.model_type == "mistral":
+        sliding = config.sliding_window
+    return Attention(
+        norm=rms_norm(layer.input_layernorm),
+        q=head_rows(attention.q_proj, heads),
+        k=head_rows(attention.k_proj, groups),
+        v=head_rows(attention.v_proj, groups),
+        out=head_columns(attention.o_proj.weight, heads),
+        bias=attention.o_proj.bias,
+        scale=attention.scaling,
+        rotary=rotary,
+        sliding=sliding,
+    )
+
+
+def _mlp(layer: Any) -> Pointwise:
+    norm, mlp, act = rms_norm(layer.post_attention_layernorm), layer.mlp, activation(layer.mlp.act_fn)
+
+    def function(x: Tensor) -> Tensor:
+        y = norm(x)
+        return F.linear(act(mlp.gate_proj(y)) * mlp.up_proj(y), mlp.down_proj.weight)
+
+    return Pointwise(function, mlp.down_proj.bias)

@@ -1,0 +1,71 @@
+"""A model as the engines see it: a graph, its stages, an embedding and an unembedding."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.graph import Graph
+from gatewise.models.parts import Attention, Pointwise
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """A language model (or a logic model) ready to be run as circuits. Weights are used in place."""
+
+    name: str
+    graph: Graph
+    embed: Callable[[Tensor, Tensor], Tensor]  # tokens, positions [example, column] -> [source, example, column, d]
+    stages: tuple[Attention | Pointwise, ...]  # one for each of graph.stages[1:-1]
+    unembed: Callable[[Tensor], Tensor]  # final residual [..., d] -> logits [..., vocabulary]
+    vocabulary_size: int
+    tensors: Callable[[], dict[str, Tensor]]  # the named weights, for the fingerprint
+    tokenizer: Any = None
+    hf: Any = None  # the transformers module, if there is one
+
+    @property
+    def _first_weight(self) -> Tensor:
+        return next(iter(self.tensors().values()))
+
+    @property
+    def device(self) -> torch.device:
+        return self._first_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._first_weight.dtype
+
+    @property
+    def d_model(self) -> int:
+        return self.graph.d_model
+
+    @property
+    def coupled(self) -> bool:
+        """Whether a norm over the sum of a layer's heads makes them depend on each other (Gemma)."""
+        return any(isinstance(stage, Attention) and stage.joint_norm is not None for stage in self.stages)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the weights."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.tensors().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:16]
+
+    def _summary(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.name}: {self.graph.n_layers} layers x {self.graph.n_heads} heads, {self.graph.n_edges:,} edges, {dtype} on {self.device}"
+
+    def __repr__(self) -> str:
+        return f"<Model {self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        return f"<b>Model</b> {html.escape(self._summary())}"

@@ -1,0 +1,183 @@
+"""The two kinds of stages that engines run: attention (the heads of a layer) and position-wise nodes.
+
+They say how port inputs become node outputs, for all architectures; an adapter only fills in weights, which stay where
+they are in the Hugging Face module. Tensors are [head or node, ...rows, example, position, dimension]: any number of
+row dimensions, so that many circuits can be run at once. Outputs carry no output bias, which belongs to no edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from gatewise.models.layout import Layout, Rotary
+
+Kind = Literal["q", "k", "v"]
+KeysValues = tuple[Tensor, Tensor]  # of the prefix: [kv head, example, column, head dimension] each
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """Layer norm (`center`) or root-mean-square norm over the last dimension."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    center: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.center:
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A linear map per head. Grouped-query attention has fewer key and value heads than query heads."""
+
+    weight: Tensor  # [head, d_model, head dimension]; any strides, a view of the module's weight
+    bias: Tensor | None  # [head, head dimension]
+
+    def __call__(self, x: Tensor, heads: Tensor | None = None) -> Tensor:
+        """x: [query head or 1 (the same for all), rows..., d_model] -> [query head, rows..., head dimension]."""
+        weight, bias = self.weight, self.bias
+        if heads is not None:
+            weight, bias = weight[heads], None if bias is None else bias[heads]
+        groups, count, rows = weight.shape[0], x.shape[0], x.shape[1:-1]
+        if count == 1:
+            out = torch.matmul(x.reshape(1, -1, x.shape[-1]), weight)
+        else:  # query heads of a group share a weight
+            out = torch.bmm(x.reshape(groups, -1, x.shape[-1]), weight)
+        if bias is not None:
+            out = out + bias[:, None]
+        return out.reshape(groups if count == 1 else count, *rows, out.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """All heads of a layer."""
+
+    norm: Norm
+    q: Projection
+    k: Projection
+    v: Projection
+    out: Tensor  # [head, head dimension, d_model]
+    bias: Tensor | None  # [d_model], added to the residual stream whatever the circuit
+    scale: float
+    rotary: Rotary | None = None
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    softcap: float | None = None
+    sliding: int | None = None
+    joint_norm: Norm | None = None  # applied to the sum of all heads: couples them
+
+    @property
+    def n_heads(self) -> int:
+        return self.out.shape[0]
+
+    @property
+    def n_groups(self) -> int:
+        """Key and value heads."""
+        return self.k.weight.shape[0]
+
+    def project(self, kind: Kind, x: Tensor, layout: Layout, heads: Tensor | None = None) -> Tensor:
+        """Queries, keys or values from the inputs of these heads' ports at the last columns of the window.
+
+        x: [head, rows..., example, position, d_model]; x.shape[0] may be 1 if all heads read the same, and then keys
+        and values come per group.
+        """
+        weights: Projection = getattr(self, kind)
+        if heads is not None and kind != "q":
+            heads = heads // (self.n_heads // self.n_groups)
+        y = weights(self.norm(x), heads)
+        if kind == "v":
+            return y
+        head_norm = self.q_norm if kind == "q" else self.k_norm
+        if head_norm is not None:
+            y = head_norm(y)
+        return y if self.rotary is None else _rotate(y, layout.rotation(self.rotary), layout)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, prefix: KeysValues | None) -> Tensor:
+        """What the heads gather. q: [head, rows..., example, query position, head dimension] at the last columns;
+        k and v at all columns of the window, prefix per head. -> like q."""
+        scores = q @ k.transpose(-1, -2)
+        if prefix is not None:
+            keys, values = (_insert_rows(part, q.dim()) for part in prefix)
+            scores = torch.cat([q @ keys.transpose(-1, -2), scores], dim=-1)
+        scores = scores * self.scale
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        first = layout.width - scores.shape[-1]
+        scores = scores + layout.mask(self.sliding)[:, -q.shape[-2] :, first:]
+        weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+        if prefix is None:
+            return weights @ v
+        border = scores.shape[-1] - v.shape[-2]
+        return weights[..., :border] @ values + weights[..., border:] @ v
+
+    def write(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
+        """What the heads add to the residual stream, each its share. [head, rows..., d_model]"""
+        weight = self.out if heads is None else self.out[heads]
+        share = torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), weight).reshape(*z.shape[:-1], -1)
+        if self.joint_norm is None:
+            return share
+        total = share.sum(dim=0)
+        scale = torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + self.joint_norm.eps)
+        return share * scale * self.joint_norm.weight
+
+    def ports(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs of the q, k and v ports out of the stage's: three times the heads, the heads (merged ports), or 1."""
+        if x.shape[0] == 3 * self.n_heads:
+            q, k, v = x.split(self.n_heads)
+            return q, k, v
+        return x, x, x
+
+    def __call__(self, x: Tensor, layout: Layout, prefix: KeysValues | None = None) -> Tensor:
+        """Port inputs [port or 1, rows..., example, window, d_model] -> head outputs [head, rows..., d_model]."""
+        return self.run(x, layout, prefix)[0]
+
+    def run(self, x: Tensor, layout: Layout, prefix: KeysValues | None) -> tuple[Tensor, KeysValues]:
+        """Head outputs, and the keys and values of the window."""
+        into_q, into_k, into_v = self.ports(x)
+        q = self.project("q", into_q, layout)
+        k, v = self.project("k", into_k, layout), self.project("v", into_v, layout)
+        if prefix is not None:
+            prefix = (self.per_head(prefix[0]), self.per_head(prefix[1]))
+        return self.write(self.attend(q, self.per_head(k), self.per_head(v), layout, prefix)), (k, v)
+
+    def per_head(self, x: Tensor) -> Tensor:
+        """Repeat keys or values of a group for each of its query heads."""
+        repeats = self.n_heads // x.shape[0]
+        return x if repeats == 1 else x.repeat_interleave(repeats, dim=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """Nodes that read and write at one position: an MLP, or a layer of logic gates."""
+
+    function: Callable[[Tensor], Tensor]  # [node, rows..., position, d_model] -> the same
+    bias: Tensor | None = None  # [d_model]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    """Rotary embedding of the last columns; dimensions beyond the rotated ones pass through."""
+    positions = x.shape[-2]
+    cos, sin = (part[:, -positions:] for part in rotation)
+    rotated = cos.shape[-1]
+    turning, passing = x[..., :rotated], x[..., rotated:]
+    first, second = turning.chunk(2, dim=-1)
+    turned = turning * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.cat((turned, passing), dim=-1) if passing.shape[-1] else turned
+
+
+def _insert_rows(x: Tensor, dimensions: int) -> Tensor:
+    """[head, example, column, dimension] with the row dimensions between head and example."""
+    return x.reshape(x.shape[0], *[1] * (dimensions - x.dim()), *x.shape[1:])

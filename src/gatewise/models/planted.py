@@ -1,0 +1,98 @@
+"""Logic models made in code, whose gates are known: the paper's toy models, and the ground truth for everything else.
+
+Every node owns one dimension of the residual stream and writes there only. Sources emit a value on the clean token and
+exactly 0 on the corrupted one, so that zero ablation and interchange ablation coincide and both directions exist. A
+gate reads the dimensions of its senders and ignores all others: edges from other nodes exist, and do nothing. The
+readout is two logits [C, 0], since a distribution over one would be constant. The adder is linear through 0, not
+a ReLU, whose gradient at 0 is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.errors import GatewiseError
+from gatewise.graph import Graph
+from gatewise.models.model import Model
+from gatewise.models.parts import Pointwise
+
+GateType = Literal["AND", "OR", "ADDER"]
+CLEAN_TOKEN, CORRUPTED_TOKEN = 1, 0
+RIGHT_TOKEN, WRONG_TOKEN = 0, 1
+
+
+@dataclass(frozen=True)
+class PlantedGate:
+    """A node that combines its senders. AND and OR expect senders that emit 0 or 1, and emit 0 or 1."""
+
+    node: str
+    type: GateType
+    senders: tuple[str, ...]
+
+
+def build_planted(
+    name: str, sources: Mapping[str, float], layers: Sequence[Sequence[PlantedGate]], readout: str
+) -> Model:
+    """A logic model: sources with what they emit on the clean token, layers of gates, the node that is read out."""
+    graph = Graph.layered(list(sources), [[gate.node for gate in layer] for layer in layers], 0)
+    graph = Graph.layered(list(sources), [[gate.node for gate in layer] for layer in layers], len(graph.senders))
+    own = {node: i for i, node in enumerate(graph.senders)}
+    emitted = torch.zeros(len(sources), graph.d_model)
+    for i, value in enumerate(sources.values()):
+        emitted[i, i] = value
+    weights = {"emitted": emitted}
+    read = torch.zeros(2, graph.d_model)
+    read[RIGHT_TOKEN, own[readout]] = 1.0
+
+    def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
+        return (tokens == CLEAN_TOKEN)[None, :, :, None] * weights["emitted"][:, None, None, :]
+
+    return Model(
+        name=name,
+        graph=graph,
+        embed=embed,
+        stages=tuple(Pointwise(_layer_function(layer, own)) for layer in layers),
+        unembed=lambda x: x @ read.T,
+        vocabulary_size=2,
+        tensors=lambda: weights,
+    )
+
+
+def _layer_function(layer: Sequence[PlantedGate], own: Mapping[str, int]) -> Callable[[Tensor], Tensor]:
+    def function(x: Tensor) -> Tensor:  # [node, rows..., position, d]
+        out = torch.zeros_like(x)
+        for i, gate in enumerate(layer):
+            total = x[i][..., [own[sender] for sender in gate.senders]].sum(dim=-1)
+            out[i, ..., own[gate.node]] = gate_function(gate.type, total, len(gate.senders))
+        return out
+
+    return function
+
+
+def gate_function(kind: GateType, total: Tensor, fan_in: int) -> Tensor:
+    """The gate's output from the sum of its inputs."""
+    if kind == "AND":
+        return torch.relu(total - (fan_in - 1))
+    if kind == "OR":
+        return 1 - torch.relu(1 - total)
+    return total
+
+
+def planted_model(kind: str) -> Model:
+    """One of the paper's toy models: `and`, `or`, `adder`, `combined`."""
+    single = {"and": ("AND", 1.0), "or": ("OR", 1.0), "adder": ("ADDER", 1.5)}
+    if kind in single:
+        gate, second = single[kind]
+        layers = [[PlantedGate("B", gate, ("A1", "A2"))]]  # type: ignore[arg-type]
+        return build_planted(f"planted:{kind}", {"A1": 1.0, "A2": second}, layers, "B")
+    if kind == "combined":
+        first = [PlantedGate("B1", "AND", ("A1", "A2")), PlantedGate("B2", "OR", ("A3", "A4"))]
+        layers = [first, [PlantedGate("C", "ADDER", ("B1", "B2"))]]
+        return build_planted("planted:combined", dict.fromkeys(("A1", "A2", "A3", "A4"), 1.0), layers, "C")
+    known = ", ".join(f"planted:{k}" for k in (*single, "combined"))
+    raise GatewiseError(f"there is no planted model {kind!r}; there are {known}.")

@@ -1,0 +1,100 @@
+"""Adapters of Hugging Face decoders: which function turns which module into a `Model`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from gatewise.errors import GatewiseError
+from gatewise.graph import QKV, Graph
+from gatewise.models.model import Model
+from gatewise.models.parts import Attention, Norm, Pointwise, Projection
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What an adapter finds in a Hugging Face module."""
+
+    embed: Callable[[Tensor, Tensor], Tensor]  # tokens, positions -> [example, column, d]
+    layers: Sequence[tuple[Attention, Pointwise]]
+    final_norm: Norm
+    logits: Callable[[Tensor], Tensor]
+    d_model: int
+    parallel: bool = False
+
+
+def supported_architectures() -> dict[str, Callable[[Any], Parts]]:
+    """`config.model_type` -> adapter. A new architecture is one file and one line here."""
+    from gatewise.models.gemma import gemma_parts
+    from gatewise.models.gpt2 import gpt2_parts
+    from gatewise.models.llama import llama_parts
+    from gatewise.models.neox import neox_parts
+
+    return {
+        "gpt2": gpt2_parts,
+        "gpt_neox": neox_parts,
+        "llama": llama_parts,
+        "mistral": llama_parts,
+        "qwen2": llama_parts,
+        "gemma2": gemma_parts,
+        "gemma3_text": gemma_parts,
+    }
+
+
+def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split") -> Model:
+    """Make a `Model` of a loaded transformers decoder, whose weights are used in place."""
+    kind = getattr(getattr(hf, "config", None), "model_type", type(hf).__name__)
+    adapters = supported_architectures()
+    if kind not in adapters:
+        raise GatewiseError(
+            f"the architecture {kind!r} is not supported; supported are {', '.join(adapters)}. "
+            f"docs/own-model.md shows how to add one."
+        )
+    hf.eval().requires_grad_(False)
+    parts = adapters[kind](hf)
+    stages = tuple(stage for layer in parts.layers for stage in layer)
+    n_heads = parts.layers[0][0].n_heads
+    return Model(
+        name=name or getattr(hf, "name_or_path", "") or kind,
+        graph=Graph.transformer(len(parts.layers), n_heads, parts.d_model, parallel=parts.parallel, qkv=qkv),
+        embed=lambda tokens, positions: parts.embed(tokens, positions)[None],
+        stages=stages,
+        unembed=lambda x: parts.logits(parts.final_norm(x)),
+        vocabulary_size=hf.config.vocab_size,
+        tensors=lambda: dict(hf.named_parameters()),
+        tokenizer=tokenizer,
+        hf=hf,
+    )
+
+
+def layer_norm(module: Any) -> Norm:
+    return Norm(module.weight, module.bias, module.eps, center=True)
+
+
+def head_rows(linear: Any, heads: int) -> Projection:
+    """A torch `Linear` whose rows are the heads' dimensions, one head after the other."""
+    weight = linear.weight.unflatten(0, (heads, -1)).transpose(1, 2)
+    return Projection(weight, None if linear.bias is None else linear.bias.unflatten(0, (heads, -1)))
+
+
+def head_columns(weight: Tensor, heads: int) -> Tensor:
+    """The output map of each head from a `Linear`'s weight [d_model, head x dimension] -> [head, dimension, d_model]."""
+    return weight.T.unflatten(0, (heads, -1))
+
+
+def activation(module: Any) -> Callable[[Tensor], Tensor]:
+    """The module's own activation, with torch's fused version where it is the same function."""
+    if type(module).__name__ in ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh", "FastGELUActivation"):
+        return partial(F.gelu, approximate="tanh")
+    call: Callable[[Tensor], Tensor] = module
+    return call
+
+
+def softcapped(x: Tensor, cap: float | None) -> Tensor:
+    return x if cap is None else torch.tanh(x / cap) * cap

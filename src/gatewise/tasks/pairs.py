@@ -1,0 +1,181 @@
+"""Pairs: what every method and measure works on. Token ids only; knows no model and no text.
+
+A pair is a clean prompt, a corrupted prompt of the same token length, and the token ids that count as right and
+wrong answers on the clean side. Prompts of different pairs may differ in length: they are stored left-padded, so
+that the answer position is the last column of every row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.errors import GatewiseError
+
+MarginKind = Literal["logit", "probability"]
+_NO_TOKEN = -1  # fills up ragged answer lists
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Prompts in two versions, with right and wrong answers. Immutable."""
+
+    clean: Tensor  # [example, position], left-padded with 0
+    corrupted: Tensor  # [example, position]
+    lengths: Tensor  # [example], tokens without padding
+    right: Tensor  # [example, answer], padded with -1
+    wrong: Tensor  # [example, answer]
+    margin_kind: MarginKind = "logit"
+    name: str = "pairs"
+    clean_text: tuple[str, ...] = field(default=(), repr=False)
+    corrupted_text: tuple[str, ...] = field(default=(), repr=False)
+    vocabulary: str = ""  # fingerprint of the tokenizer the ids belong to; "" if the user brought ids
+
+    @classmethod
+    def from_tokens(
+        cls,
+        clean: Sequence[Sequence[int]] | Tensor,
+        corrupted: Sequence[Sequence[int]] | Tensor,
+        right: Sequence[int | Sequence[int]],
+        wrong: Sequence[int | Sequence[int]],
+        *,
+        margin: MarginKind = "logit",
+        name: str = "pairs",
+        clean_text: Sequence[str] = (),
+        corrupted_text: Sequence[str] = (),
+        vocabulary: str = "",
+    ) -> Pairs:
+        """Make pairs from token ids. An answer is one token id, or a list of ids any of which counts."""
+        clean_rows, corrupted_rows = [list(map(int, r)) for r in clean], [list(map(int, r)) for r in corrupted]
+        counts = {len(clean_rows), len(corrupted_rows), len(right), len(wrong)}
+        if len(counts) > 1 or not clean_rows:
+            raise GatewiseError(
+                f"pairs need equally many clean prompts, corrupted prompts, right and wrong answers (at least one); "
+                f"got {len(clean_rows)}, {len(corrupted_rows)}, {len(right)} and {len(wrong)}."
+            )
+        if margin not in ("logit", "probability"):
+            raise GatewiseError(f"margin is 'logit' or 'probability', got {margin!r}.")
+        for i, (a, b) in enumerate(zip(clean_rows, corrupted_rows, strict=True)):
+            if len(a) != len(b) or not a:
+                raise GatewiseError(
+                    f"pair {i}: the clean prompt has {len(a)} tokens and the corrupted one {len(b)}; "
+                    f"both need the same number, at least one. Choose a corruption of equal token length."
+                )
+        return cls(
+            clean=_left_padded(clean_rows),
+            corrupted=_left_padded(corrupted_rows),
+            lengths=torch.tensor([len(r) for r in clean_rows]),
+            right=_answers(right, "right"),
+            wrong=_answers(wrong, "wrong"),
+            margin_kind=margin,
+            name=name,
+            clean_text=tuple(clean_text),
+            corrupted_text=tuple(corrupted_text),
+            vocabulary=vocabulary,
+        )
+
+    def __len__(self) -> int:
+        return self.clean.shape[0]
+
+    def __getitem__(self, rows: slice) -> Pairs:
+        """A slice of the examples; columns that would be padding only are dropped."""
+        if not isinstance(rows, slice):
+            raise GatewiseError(f"pairs are sliced, as in pairs[:8]; got {rows!r}.")
+        lengths = self.lengths[rows]
+        if len(lengths) == 0:
+            raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
+        width = int(lengths.max())
+        return replace(
+            self,
+            clean=self.clean[rows, -width:],
+            corrupted=self.corrupted[rows, -width:],
+            lengths=lengths,
+            right=self.right[rows],
+            wrong=self.wrong[rows],
+            clean_text=self.clean_text[rows],
+            corrupted_text=self.corrupted_text[rows],
+        )
+
+    def swapped(self) -> Pairs:
+        """Clean and corrupted exchanged; right and wrong kept, so that the margin means the same."""
+        return replace(
+            self,
+            clean=self.corrupted,
+            corrupted=self.clean,
+            clean_text=self.corrupted_text,
+            corrupted_text=self.clean_text,
+        )
+
+    @property
+    def width(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.clean.shape[1]
+
+    @property
+    def first_difference(self) -> Tensor:
+        """Column at which each pair's two prompts first differ. [example]; the width if they never do."""
+        differs = self.clean != self.corrupted
+        first = differs.int().argmax(dim=1)
+        return torch.where(differs.any(dim=1), first, self.width)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that determines a number computed from these pairs."""
+        digest = hashlib.sha256()
+        for part in (self.clean, self.corrupted, self.lengths, self.right, self.wrong):
+            digest.update(str(tuple(part.shape)).encode())
+            digest.update(part.contiguous().numpy().tobytes())
+        digest.update(self.margin_kind.encode())
+        return digest.hexdigest()[:16]
+
+    def margin(self, logits: Tensor) -> Tensor:
+        """How much right leads over wrong, per example; differentiable. logits: [..., example, vocabulary].
+
+        `logit`: mean logit of the right answers minus mean logit of the wrong ones.
+        `probability`: total probability of the right answers minus that of the wrong ones.
+        """
+        if self.margin_kind == "probability":
+            probabilities = logits.softmax(dim=-1)
+            return _gather(probabilities, self.right).sum(-1) - _gather(probabilities, self.wrong).sum(-1)
+        right, wrong = _gather(logits, self.right).sum(-1), _gather(logits, self.wrong).sum(-1)
+        right_count = (self.right != _NO_TOKEN).sum(-1).to(logits.device)
+        wrong_count = (self.wrong != _NO_TOKEN).sum(-1).to(logits.device)
+        return right / right_count - wrong / wrong_count
+
+    def right_over_wrong(self, logits: Tensor) -> Tensor:
+        """Accuracy, first definition: the margin is positive. [..., example] of bool."""
+        return self.margin(logits) > 0
+
+    def top_is_right(self, logits: Tensor) -> Tensor:
+        """Accuracy, second definition: the arg-max over the whole vocabulary is a right answer."""
+        return (logits.argmax(dim=-1)[..., None] == self.right.to(logits.device)).any(dim=-1)
+
+    def __repr__(self) -> str:
+        example = f", e.g. {self.clean_text[0]!r}" if self.clean_text else ""
+        return f"<Pairs {self.name}: {len(self)} examples of up to {self.width} tokens{example}>"
+
+
+def _left_padded(rows: list[list[int]]) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[0] * (width - len(row)) + row for row in rows])
+
+
+def _answers(answers: Sequence[int | Sequence[int]], side: str) -> Tensor:
+    lists = [[int(a)] if isinstance(a, int) or not hasattr(a, "__len__") else [int(t) for t in a] for a in answers]
+    for i, answer in enumerate(lists):
+        if not answer or min(answer) < 0:
+            raise GatewiseError(f"pair {i}: the {side} answer needs at least one token id >= 0, got {answer}.")
+    width = max(map(len, lists))
+    return torch.tensor([answer + [_NO_TOKEN] * (width - len(answer)) for answer in lists])
+
+
+def _gather(values: Tensor, answers: Tensor) -> Tensor:
+    """values [..., example, vocabulary] at answers [example, answer]; 0 where there is none."""
+    answers = answers.to(values.device)
+    index = answers.clamp(min=0).expand(*values.shape[:-1], answers.shape[1])
+    return values.gather(-1, index) * (answers != _NO_TOKEN)
