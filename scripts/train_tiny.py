@@ -1,0 +1,289 @@
+"""Train the built-in model `tiny` from a seed and write it into the package.
+
+A GPT-2 of 6 layers x 8 heads learns the next word on text made here: sentences of the three tasks in all their
+forms, mixed with other sentences of the same words. One combination in five is kept out of the text, whatever the
+sentence: two names joined by "and" (ioi), a noun with the year it begins in (gt), a noun with its verb (sa). So
+`held_out` prompts are new to the model by construction, and the accuracies written to training.json are on those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import math
+import platform
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from gatewise.progress import progress_bar
+from gatewise.tasks import gt, ioi, sa
+from gatewise.tasks.encoder import Encoder
+from gatewise.tasks.pairs import Pairs
+from gatewise.tasks.recipe import Recipe
+
+TARGET = Path(__file__).parents[1] / "src" / "gatewise" / "models" / "tiny"
+ROW_LENGTH = 32
+BEGIN, UNKNOWN = "<|begin|>", "<|unknown|>"
+HELD_OUT_SHARE = 5  # one combination in so many
+_SINGULAR = {form: noun[0] for noun in sa.NOUNS for form in noun[:2]}
+
+
+# --- what the model never sees ---------------------------------------------------------------------------------
+
+
+def combinations(text: str) -> Iterator[tuple[str, ...]]:
+    """The pairs of words in a text by which prompts are held out."""
+    words = re.findall(r"\w+", text)
+    for left, middle, right in zip(words, words[1:], words[2:], strict=False):
+        if middle == "and" and left in ioi.NAMES and right in ioi.NAMES:
+            yield tuple(sorted((left, right)))
+    for noun, verb in itertools.pairwise(words):
+        if noun in _SINGULAR and verb in sa.VERBS:
+            yield _SINGULAR[noun], verb
+    for noun, year in re.findall(r"The (\w+) lasted from the year \d\d(\d\d)", text):
+        yield noun, year
+
+
+def held_out(text: str) -> bool:
+    """Whether a text has a combination that is kept out of training."""
+    digests = (hashlib.sha256("/".join(words).encode()).digest() for words in combinations(text))
+    return any(int.from_bytes(digest[:4], "big") % HELD_OUT_SHARE == 0 for digest in digests)
+
+
+# --- the text --------------------------------------------------------------------------------------------------
+
+
+def ioi_sentence(rng: random.Random) -> str:
+    """Both orders; the subject is one of the two names, or a third one, after which either may follow."""
+    first, second, third = rng.sample(ioi.NAMES, 3)
+    subject, answer = rng.choice([(first, second), (second, first), (third, first), (third, second)])
+    template, place, thing = rng.choice(ioi.TEMPLATES), rng.choice(ioi.PLACES), rng.choice(ioi.OBJECTS)
+    return f"{template.format(first=first, second=second, subject=subject, place=place, object=thing)} {answer}."
+
+
+def gt_sentence(rng: random.Random) -> str:
+    """Any beginning, and any later end, equally likely."""
+    begin = rng.randint(0, 98)
+    prompt = gt.PROMPT.format(noun=rng.choice(gt.NOUNS), century=rng.choice(gt.CENTURIES), year=f"{begin:02d}")
+    return f"{prompt}{rng.randint(begin + 1, 99):02d}."
+
+
+def sa_sentence(rng: random.Random) -> str:
+    """Both numbers, with determiners that fit both and with some that fit one only."""
+    singular, plural, pronoun = rng.choice(sa.NOUNS)
+    noun, answer, strict = rng.choice([(singular, pronoun, ONE), (plural, sa.PLURAL_PRONOUN, MANY)])
+    determiner = rng.choice(sa.DETERMINERS) if rng.random() < 0.8 else rng.choice(strict)
+    return f"{determiner} {noun} {rng.choice(sa.VERBS)} {answer}."
+
+
+ONE, MANY = ("This", "That", "Every", "Each"), ("These", "Those", "Many", "Several", "Few")
+OTHER_TEMPLATES = (
+    "{name} gave the {object} to {name2} at the {place}.",
+    "{name} went to the {place}, and then {name} bought a {object}.",
+    "{name2} said that {name} {verb} the {noun} at the {place}.",
+    "The {noun} {verb} {name}.",
+    "{determiner} {noun} {verb} the {noun2}.",
+    "{determiner} {noun} showed a {object} to {name}.",
+    "The {event} lasted a long time.",
+    "The {event} lasted until the year {century}{year}.",
+    "In the year {century}{year} the {noun} left the {place}.",
+    "The {event} was over in the year {century}{year}, and the {event2} came.",
+    "There was a {object} in the {place}, and a {object2} in the {place2}.",
+    "Today the {place} was closed because of the {event}.",
+    "{name} was alone when the {noun} came in.",
+    "The {noun} and the {noun2} met at the {place}.",
+)
+
+
+def other_sentence(rng: random.Random) -> str:
+    """Anything else that the same words can say."""
+    name, name2 = rng.sample(ioi.NAMES, 2)
+    place, place2 = rng.sample(ioi.PLACES, 2)
+    thing, thing2 = rng.sample(ioi.OBJECTS, 2)
+    event, event2 = rng.sample(gt.NOUNS, 2)
+    noun, noun2 = (rng.choice(forms)[rng.randint(0, 1)] for forms in (sa.NOUNS, sa.NOUNS))
+    slots = {"name": name, "name2": name2, "place": place, "place2": place2, "object": thing, "object2": thing2}
+    slots |= {"event": event, "event2": event2, "noun": noun, "noun2": noun2, "verb": rng.choice(sa.VERBS)}
+    slots |= {"century": str(rng.choice(gt.CENTURIES)), "year": f"{rng.randint(0, 99):02d}"}
+    return rng.choice(OTHER_TEMPLATES).format(determiner=rng.choice(sa.DETERMINERS), **slots)
+
+
+KINDS: tuple[Callable[[random.Random], str], ...] = (ioi_sentence, gt_sentence, sa_sentence, other_sentence)
+WEIGHTS = (45, 20, 15, 20)
+
+
+def sentences(rng: random.Random) -> Iterator[str]:
+    """Training sentences without end, none of them held out."""
+    while True:
+        text = rng.choices(KINDS, WEIGHTS)[0](rng)
+        if not held_out(text):
+            yield text
+
+
+# --- the tokenizer ---------------------------------------------------------------------------------------------
+
+
+def vocabulary() -> list[str]:
+    """Every word that any sentence can have, and the numbers 00 to 99."""
+    texts = [*ioi.TEMPLATES, *OTHER_TEMPLATES, gt.PROMPT, *ioi.NAMES, *ioi.PLACES, *ioi.OBJECTS, *gt.NOUNS]
+    texts += [*sa.DETERMINERS, *ONE, *MANY, *sa.VERBS, sa.PLURAL_PRONOUN, *(word for noun in sa.NOUNS for word in noun)]
+    words = {word for text in texts for word in re.findall(r"[A-Za-z]+", re.sub(r"{\w+}", " ", text))}
+    return [BEGIN, UNKNOWN, ",", ".", *(f"{number:02d}" for number in range(100)), *sorted(words)]
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Words, pairs of digits and punctuation marks; the space before a word is not part of it."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary())}, unk_token=UNKNOWN))
+    pieces = pre_tokenizers.Split(Regex(r"\d\d|[A-Za-z]+|[^A-Za-z\d]"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pieces])
+    joined_years = decoders.Replace(Regex(r"(?<=\d\d) (?=\d\d)"), "")
+    tokenizer.decoder = decoders.Sequence([decoders.WordPiece("##", cleanup=True), decoders.Fuse(), joined_years])
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BEGIN, unk_token=UNKNOWN)
+
+
+# --- training --------------------------------------------------------------------------------------------------
+
+
+def rows(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Iterator[list[int]]:
+    """Sentences up to the length of a row, three rows in four opened by the BOS token."""
+    source = sentences(rng)
+    while True:
+        row = [tokenizer.bos_token_id] if rng.random() < 0.75 else []
+        while len(row) < ROW_LENGTH:
+            row += tokenizer(next(source), add_special_tokens=False)["input_ids"]
+        yield row[:ROW_LENGTH]
+
+
+def train(model: GPT2LMHeadModel, source: Iterator[list[int]], steps: int, batch: int, rate: float) -> None:
+    """Next-word prediction on all tokens: AdamW, a short warm-up, then a cosine to zero."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    warm_up = 100
+
+    def schedule(step: int) -> float:
+        return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    with progress_bar("training tiny", steps) as bar:
+        for step in range(steps):
+            ids = torch.tensor([next(source) for _ in range(batch)])
+            logits: Tensor = model(ids).logits[:, :-1]
+            loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            bar.advance()
+            if step % 100 == 0:
+                print(f"step {step:5d}  loss {loss.item():.3f}", flush=True)
+
+
+def held_out_pairs(recipe: Recipe, encoder: Encoder, count: int) -> Pairs:
+    """Prompts of a task that the training text cannot contain."""
+    draw, rng = recipe.prepare(encoder), random.Random(f"{recipe.name} held out")
+    found = (example for example in iter(lambda: draw(rng), None) if held_out(example.clean))
+    examples = [encoder.encode(next(found)) for _ in range(count)]
+    return Pairs.from_tokens(
+        [e.clean for e in examples],
+        [e.corrupted for e in examples],
+        [e.right for e in examples],
+        [e.wrong for e in examples],
+        margin=recipe.margin,
+        name=recipe.name,
+    )
+
+
+@torch.no_grad()
+def measure(model: GPT2LMHeadModel, encoder: Encoder, count: int = 500) -> dict[str, dict[str, float]]:
+    """Accuracies and margins on held-out prompts."""
+    report = {}
+    for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE):
+        pairs = held_out_pairs(recipe, encoder, count)
+        clean, corrupted = (_last_logits(model, side, pairs.lengths) for side in (pairs.clean, pairs.corrupted))
+        report[recipe.name] = {
+            "right_over_wrong": pairs.right_over_wrong(clean).float().mean().item(),
+            "top_is_right": pairs.top_is_right(clean).float().mean().item(),
+            "margin_clean": round(pairs.margin(clean).mean().item(), 3),
+            "margin_corrupted": round(pairs.margin(corrupted).mean().item(), 3),
+        }
+    return report
+
+
+def _last_logits(model: GPT2LMHeadModel, ids: Tensor, lengths: Tensor) -> Tensor:
+    """Row by row, without padding."""
+    return torch.stack([model(row[-int(n) :][None]).logits[0, -1] for row, n in zip(ids, lengths, strict=True)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=TARGET)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    started = time.time()
+
+    tokenizer = make_tokenizer()
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=ROW_LENGTH,
+        n_embd=128,
+        n_layer=6,
+        n_head=8,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=None,
+    )
+    model = GPT2LMHeadModel(config).train()
+    train(model, rows(tokenizer, random.Random(options.seed)), options.steps, options.batch, options.rate)
+    model = model.half().float().eval()  # what a reader of the half-precision file gets
+    record = {
+        "seed": options.seed,
+        "steps": options.steps,
+        "batch": options.batch,
+        "rate": options.rate,
+        "threads": options.threads,
+        "minutes": round((time.time() - started) / 60, 1),
+        "held_out": measure(model, Encoder(tokenizer)),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+    save(model, tokenizer, record, options.out)
+    print(json.dumps(record, indent=2))
+
+
+def save(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, record: dict[str, object], folder: Path) -> None:
+    """Half-precision weights to halve the package; config.json says float32, so that loaders compute in float32."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float32"}, indent=2) + "\n")
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Syntactic agreement: "The girls insulted" -> themselves, not herself. The corruption flips the noun's number.
+
+Determiners fit both numbers, so that the noun alone says which pronoun is right and both sides are good English.
+"""
+
+from __future__ import annotations
+
+import random
+
+from gatewise.errors import GatewiseError
+from gatewise.tasks.encoder import Encoder
+from gatewise.tasks.example import Example
+from gatewise.tasks.recipe import Draw, Recipe
+from gatewise.tasks.words import word_pairs, words
+
+DETERMINERS = ("The", "The other", "The young", "The old", "Some", "My", "Your", "Our", "Their", "No")
+FEMALE_NOUNS = word_pairs(
+    """girl/girls woman/women mother/mothers sister/sisters daughter/daughters queen/queens
+    actress/actresses waitress/waitresses aunt/aunts princess/princesses lady/ladies bride/brides
+    grandmother/grandmothers niece/nieces nun/nuns goddess/goddesses widow/widows wife/wives duchess/duchesses
+    witch/witches girlfriend/girlfriends mom/moms"""
+)
+MALE_NOUNS = word_pairs(
+    """boy/boys man/men father/fathers brother/brothers son/sons king/kings actor/actors waiter/waiters
+    uncle/uncles prince/princes gentleman/gentlemen groom/grooms grandfather/grandfathers nephew/nephews monk/monks
+    god/gods husband/husbands wizard/wizards duke/dukes cowboy/cowboys boyfriend/boyfriends dad/dads"""
+)
+VERBS = words(
+    """insulted hurt helped admired blamed praised described defended embarrassed hated loved questioned surprised
+    introduced trusted impressed taught protected washed respected doubted criticized accused entertained fooled
+    saved hid dressed prepared punished forgave"""
+)
+PLURAL_PRONOUN = "themselves"
+NOUNS = tuple((*pair, "herself") for pair in FEMALE_NOUNS) + tuple((*pair, "himself") for pair in MALE_NOUNS)
+
+
+def prepare(encoder: Encoder) -> Draw:
+    known = encoder.single_tokens([f" {word}" for word in (PLURAL_PRONOUN, "herself", "himself")], "The girls helped")
+    nouns = [noun for noun in NOUNS if f" {noun[2]}" in known]
+    if f" {PLURAL_PRONOUN}" not in known or not nouns:
+        raise GatewiseError(
+            f"sa needs ' {PLURAL_PRONOUN}' and ' herself' or ' himself' as single tokens; of these this tokenizer has "
+            f"{known}. Bring your own pairs as a .csv or .jsonl file."
+        )
+
+    def draw(rng: random.Random) -> Example:
+        singular, plural, pronoun = rng.choice(nouns)
+        determiner, verb = rng.choice(DETERMINERS), rng.choice(VERBS)
+        one = (f"{determiner} {singular} {verb}", f" {pronoun}")
+        many = (f"{determiner} {plural} {verb}", f" {PLURAL_PRONOUN}")
+        clean, corrupted = rng.choice([(one, many), (many, one)])
+        return Example(clean[0], corrupted[0], (clean[1],), (corrupted[1],))
+
+    return draw
+
+
+RECIPE = Recipe(
+    "sa", "agreement: themselves after a plural noun, herself or himself after a singular one", "logit", prepare
+)
