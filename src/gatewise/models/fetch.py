@@ -254,6 +254,6 @@ def _cache_errors(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise GatewiseError(
-            f"cannot write to the cache folder {root}: {error.strerror or error}. Free some space, or set GATEWISE_CACHE "
-            "to a folder you may write to."
+            f"cannot write to the cache folder {root}: {error.strerror or error}. Free some space, or set "
+            "GATEWISE_CACHE to a folder you may write to."
         ) from error

@@ -1,0 +1,26 @@
+"""Set-up of all tests: one torch thread per process, no network, and the one large model, loaded once."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from gatewise.models.model import Model
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Model:
+    """SmolLM2-135M with its real weights; the first run of all fetches it."""
+    from gatewise.models.loader import load_model
+
+    return load_model("smollm2-135m")
