@@ -210,8 +210,8 @@ def _check_hub(name: str) -> None:
     except Exception as error:  # whatever the HTTP library of the day raises when there is no network
         raise GatewiseError(
             f"{name!r} is not whole in the local Hugging Face cache, and the hub cannot be reached "
-            f"({type(error).__name__}). Without the network give a folder with config.json and *.safetensors, or {_other_sources(name)} that "
-            "was downloaded before."
+            f"({type(error).__name__}). Without the network give a folder with config.json and *.safetensors, "
+            f"{_other_sources(name)} that was downloaded before."
         ) from error
 
 
