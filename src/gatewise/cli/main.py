@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from gatewise.cli.models import models_app
+from gatewise.cli.tasks import tasks_app
 from gatewise.errors import GatewiseError
 
 EXIT_USER_ERROR = 2
@@ -33,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(models_app, name="models")
+app.add_typer(tasks_app, name="tasks")
 
 
 def _print_version(wanted: bool) -> None:
