@@ -87,9 +87,11 @@ def lay_out(model: Model, pairs: Pairs, *, share_prefix: bool) -> Layout:
 @torch.no_grad()
 def plain_run(model: Model, tokens: Tensor, layout: Layout, prefix: Prefix) -> Run:
     """Run all edges on one side, from the window's first column on."""
-    outputs, _, logits = _forward(model, tokens, layout, prefix, slice(layout.start, layout.width), keep=True)
-    assert outputs is not None
-    return Run(outputs, logits)
+    graph, columns = model.graph, slice(layout.start, layout.width)
+    shape = (len(graph.senders), len(tokens), layout.window, model.d_model)
+    outputs = torch.empty(shape, dtype=model.dtype, device=model.device)
+    residual, _ = _forward(model, tokens, layout, prefix, columns, outputs)
+    return Run(outputs, model.unembed(residual[:, -1]))
 
 
 @torch.no_grad()
@@ -98,26 +100,25 @@ def prefix_of(model: Model, tokens: Tensor, layout: Layout) -> Prefix:
     if layout.start == 0:
         return (None,) * len(model.stages)
     before = Layout(layout.lengths - layout.window, layout.start, 0, layout.dtype)
-    _, keys_values, _ = _forward(model, tokens, before, (None,) * len(model.stages), slice(0, layout.start), keep=False)
-    return keys_values
+    _, prefix = _forward(model, tokens, before, (None,) * len(model.stages), slice(0, layout.start), None)
+    return prefix
 
 
 def _forward(
-    model: Model, tokens: Tensor, layout: Layout, prefix: Prefix, columns: slice, *, keep: bool
-) -> tuple[Tensor | None, Prefix, Tensor]:
+    model: Model, tokens: Tensor, layout: Layout, prefix: Prefix, columns: slice, outputs: Tensor | None
+) -> tuple[Tensor, Prefix]:
+    """The last residual stream, and the keys and values of these columns; fills `outputs` if given."""
     graph = model.graph
-    source = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
-    outputs = source.new_empty(len(graph.senders), *source.shape[1:]) if keep else None
-    residual = [source.sum(dim=0)]  # before each stage; a parallel MLP reads an earlier one
+    out = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
+    current = out.sum(dim=0)
+    residuals = {graph.sender_slices[0].stop: current}  # by the number of senders that have written
     if outputs is not None:
-        outputs[graph.sender_slices[0]] = source
+        outputs[graph.sender_slices[0]] = out
     keys_values: list[KeysValues | None] = []
-    written = {graph.sender_slices[0].stop: residual[0]}
-    current = residual[0]
     for stage, spec, nodes, stage_prefix in zip(
         model.stages, graph.stages[1:-1], graph.sender_slices[1:-1], prefix, strict=True
     ):
-        x = written[spec.reads][None]
+        x = residuals[spec.reads][None]
         if isinstance(stage, Attention):
             out, found = stage.run(x, layout, stage_prefix)
             keys_values.append(found)
@@ -129,8 +130,8 @@ def _forward(
         current = current + out.sum(dim=0)
         if stage.bias is not None:
             current = current + stage.bias
-        written[nodes.stop] = current
-    return outputs, tuple(keys_values), model.unembed(current[:, -1])
+        residuals[nodes.stop] = current
+    return current, tuple(keys_values)
 
 
 def bases(model: Model, other: Tensor) -> tuple[Tensor, ...]:
@@ -193,7 +194,7 @@ def _constant(
         return mean
     noise = torch.empty(clean.outputs.shape, dtype=torch.float64)
     for row in range(len(pairs)):
-        generator = torch.Generator().manual_seed((seed << 32) + first_example + row)
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + first_example + row)
         length = int(pairs.lengths[row])  # drawn for the real positions only: padding changes nothing
         draw = torch.randn(noise.shape[0], length, noise.shape[3], generator=generator, dtype=torch.float64)
         noise[:, row, -length:] = draw

@@ -20,7 +20,7 @@ def neox_parts(hf: Any) -> Parts:
         return out
 
     def logits(x: Tensor) -> Tensor:
-        return F.linear(x, hf.embed_out.weight)
+        return F.linear(x, hf.get_output_embeddings().weight)
 
     layers = [(_attention(layer, config.num_attention_heads, body.rotary_emb), _mlp(layer)) for layer in body.layers]
     parallel = bool(config.use_parallel_residual)

@@ -1,0 +1,56 @@
+"""Splitting examples so that the work fits a memory budget, decided before the work.
+
+The split depends on the budget and on the sizes alone, never on what happens to be free, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gatewise.errors import GatewiseError
+from gatewise.models.model import Model
+from gatewise.tasks.pairs import Pairs
+
+DEFAULT_BUDGET = 4 << 30  # bytes of activations at a time
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_bytes(budget: int | str | None) -> int:
+    """Bytes from a number or from text such as '8GB'."""
+    if budget is None:
+        return DEFAULT_BUDGET
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(budget).lower())
+    if match is None or float(match[1]) <= 0:
+        raise GatewiseError(f"memory is a positive number of bytes or text such as '8GB', got {budget!r}.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def bytes_per_example(model: Model, window: int, *, gradient: bool = False, buffers: int = 2) -> int:
+    """Estimate of what one example takes: sender buffers, the ports of the widest stage, the logits."""
+    graph = model.graph
+    widest = max(len(stage.ports) for stage in graph.stages)
+    hidden = max(4 * graph.d_model, getattr(getattr(model.hf, "config", None), "intermediate_size", None) or 0)
+    per_position = (
+        (buffers + gradient) * len(graph.senders) * graph.d_model
+        + widest * graph.d_model * (6 if gradient else 3)
+        + hidden * (4 if gradient else 2)
+    )
+    return (per_position * window + 4 * model.vocabulary_size) * model.dtype.itemsize
+
+
+def batches(
+    model: Model, pairs: Pairs, budget: int | str | None = None, *, gradient: bool = False, share_prefix: bool = True
+) -> Iterator[tuple[int, Pairs]]:
+    """Consecutive slices of the pairs that fit the budget, each with the index of its first example."""
+    allowed = parse_bytes(budget)
+    window = pairs.width - (min(int(pairs.first_difference.min()), pairs.width - 1) if share_prefix else 0)
+    one = bytes_per_example(model, window, gradient=gradient)
+    if one > allowed:
+        raise GatewiseError(
+            f"one example of {window} tokens on {model.name} needs about {one / 2**30:.1f} GiB, and the budget is "
+            f"{allowed / 2**30:.1f} GiB. Raise it (memory='{-(-one // 2**30) + 1}GB'), shorten the prompts, or use bfloat16."
+        )
+    size = max(1, min(len(pairs), allowed // one))
+    for start in range(0, len(pairs), size):
+        yield start, pairs[start : start + size]

@@ -1,0 +1,162 @@
+"""The dense engine against transformers and against the reference twin, on random circuits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reference import reference_logits
+from small_models import ARCHITECTURES, random_pairs, small_model
+
+from gatewise.circuit import Circuit
+from gatewise.engine import last_logits, run_circuit, run_circuits
+from gatewise.engine.circuits import dense_mask
+from gatewise.engine.dense import DenseEngine
+from gatewise.engine.runs import prepare
+from gatewise.errors import GatewiseError
+from gatewise.models.model import Model
+
+SIZES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+
+
+def random_circuits(model: Model, count: int, seed: int = 0) -> list[Circuit]:
+    """Circuits of all sizes, from nearly empty to nearly full."""
+    edges = model.graph.n_edges
+    return [model.graph.random_circuit(int(edges * SIZES[i % len(SIZES)]), seed=seed + i) for i in range(count)]
+
+
+def transformers_logits(model: Model, tokens: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model.hf(tokens[None]).logits[0, -1]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_full_graph_is_transformers_and_empty_circuit_is_the_other_run(architecture: str) -> None:
+    model, pairs = small_model(architecture), random_pairs()
+    full = run_circuit(model, pairs, model.graph.full())
+    empty = run_circuit(model, pairs, model.graph.empty())
+    for row in range(len(pairs)):
+        length = int(pairs.lengths[row])
+        torch.testing.assert_close(full[row], transformers_logits(model, pairs.clean[row, -length:]), atol=1e-5, rtol=0)
+        other = transformers_logits(model, pairs.corrupted[row, -length:])
+        torch.testing.assert_close(empty[row], other, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_agrees_with_the_reference_on_200_random_circuits(
+    architecture: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    model, pairs = small_model(architecture, dtype=dtype), random_pairs(lengths=(6, 4))
+    circuits = random_circuits(model, 200)
+    for direction, chosen in (("ns", circuits[:100]), ("dn", circuits[100:])):
+        found = run_circuits(model, pairs, chosen, direction)  # type: ignore[arg-type]
+        for logits, circuit in zip(found, chosen, strict=True):
+            expected = reference_logits(model, pairs, circuit, direction)
+            torch.testing.assert_close(logits, expected, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("ablation", ["zero", "mean"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_constant_ablations_agree_with_the_reference(architecture: str, ablation: str) -> None:
+    model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4))
+    circuits = [model.graph.empty(), *random_circuits(model, 14)]
+    found = run_circuits(model, pairs, circuits, ablation=ablation)  # type: ignore[arg-type]
+    for logits, circuit in zip(found, circuits, strict=True):
+        expected = reference_logits(model, pairs, circuit, ablation=ablation)
+        torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)
+
+
+def test_noise_has_the_moments_of_the_node_and_is_seeded() -> None:
+    model, pairs = small_model("gpt2"), random_pairs(lengths=(6,) * 64, same=(0,) * 64)
+    first, again, different = (prepare(model, pairs, ablation="noise", seed=s).other for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, different)
+    clean = prepare(model, pairs.swapped(), share_prefix=False).other  # the clean side's outputs
+    torch.testing.assert_close(first.mean((1, 2)), clean.mean((1, 2)), atol=0.4, rtol=0)
+    torch.testing.assert_close(first.std((1, 2)), clean.std((1, 2)), atol=0.3, rtol=0.3)
+
+
+def test_noise_does_not_depend_on_batches_or_padding() -> None:
+    model, pairs = small_model("gpt2"), random_pairs(lengths=(7, 5, 7, 4))
+    circuit = model.graph.random_circuit(100)
+    whole = run_circuit(model, pairs, circuit, ablation="noise", seed=3)
+    split = run_circuit(model, pairs, circuit, ablation="noise", seed=3, memory=150_000)
+    torch.testing.assert_close(whole, split, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_merged_ports_are_split_ports_kept_together(architecture: str) -> None:
+    merged, split = (small_model(architecture, qkv=qkv) for qkv in ("merged", "split"))  # type: ignore[arg-type]
+    pairs = random_pairs()
+    for circuit in random_circuits(merged, 10):
+        names = []
+        for name in circuit.edges:
+            heads = name.partition("->")[2].startswith("a")
+            names += [f"{name}<{kind}>" for kind in "qkv"] if heads else [name]
+        expected = run_circuit(split, pairs, split.graph.circuit(names))
+        torch.testing.assert_close(run_circuit(merged, pairs, circuit), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_dn_is_ns_with_the_sides_swapped(architecture: str) -> None:
+    model, pairs = small_model(architecture), random_pairs()
+    for circuit in random_circuits(model, 7):
+        dn = run_circuit(model, pairs, circuit, "dn")
+        assert torch.equal(dn, run_circuit(model, pairs.swapped(), circuit, "ns"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_padding_batch_size_and_prefix_change_nothing(architecture: str) -> None:
+    """Float noise only: 1e-12 in float64."""
+    model = small_model(architecture, dtype=torch.float64)
+    pairs = random_pairs(lengths=(9, 4, 7, 9, 3), same=(8, 1, 3, 5, 2))
+    circuit = model.graph.random_circuit(model.graph.n_edges // 2)
+    whole = run_circuit(model, pairs, circuit)
+    alone = torch.cat([run_circuit(model, pairs[i : i + 1], circuit) for i in range(len(pairs))])
+    without_prefix = prepare(model, pairs, share_prefix=False)
+    torch.testing.assert_close(whole, alone, atol=1e-12, rtol=0)
+    found = DenseEngine(model, without_prefix).logits(dense_mask(model, circuit))
+    torch.testing.assert_close(whole, found, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_gradient_is_autograds(architecture: str) -> None:
+    """Against finite differences of the same engine, in float64."""
+    model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
+    engine = DenseEngine(model, prepare(model, pairs))
+    generator = torch.Generator().manual_seed(0)
+    mask = model.graph.matrix(torch.rand(model.graph.n_edges, generator=generator, dtype=torch.float64))
+    value, gradient = engine.gradient(mask, lambda logits: pairs.margin(logits).mean())
+    torch.testing.assert_close(value, pairs.margin(engine.logits(mask)).mean())
+    for edge in torch.randperm(model.graph.n_edges, generator=generator)[:40].tolist():
+        port, sender = int(model.graph.edge_port[edge]), int(model.graph.edge_sender[edge])
+        step = torch.zeros_like(mask)
+        step[port, sender] = 1e-5
+        up, down = (pairs.margin(engine.logits(mask + sign * step)).mean() for sign in (1, -1))
+        assert float(gradient[port, sender]) == pytest.approx(float((up - down) / 2e-5), abs=2e-6)
+
+
+def test_last_logits_are_those_of_each_side() -> None:
+    model, pairs = small_model("llama"), random_pairs()
+    torch.testing.assert_close(last_logits(model, pairs), run_circuit(model, pairs, model.graph.full()))
+    corrupted = run_circuit(model, pairs, model.graph.full(), "dn")
+    torch.testing.assert_close(last_logits(model, pairs, "corrupted"), corrupted, atol=1e-6, rtol=1e-5)
+
+
+def test_bfloat16_runs() -> None:
+    model, pairs = small_model("llama", dtype=torch.bfloat16), random_pairs()
+    assert run_circuit(model, pairs, model.graph.random_circuit(50)).dtype == torch.bfloat16
+
+
+def test_errors_say_the_way_out() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    with pytest.raises(GatewiseError, match="'ns' .*'dn'"):
+        run_circuit(model, pairs, model.graph.full(), "sideways")  # type: ignore[arg-type]
+    with pytest.raises(GatewiseError, match="direction='ns'"):
+        run_circuit(model, pairs, model.graph.full(), "dn", ablation="zero")
+    with pytest.raises(GatewiseError, match="same `qkv`"):
+        run_circuit(model, pairs, small_model("gpt2", qkv="merged").graph.full())
+    with pytest.raises(GatewiseError, match="Raise it"):
+        run_circuit(model, pairs, model.graph.full(), memory="1kB")
+    with pytest.raises(GatewiseError, match="such as '8GB'"):
+        run_circuit(model, pairs, model.graph.full(), memory="lots")
