@@ -1,0 +1,131 @@
+"""`gatewise tasks`: list the tasks, show examples with a model's answers, check one's own file."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gatewise.errors import GatewiseWarning
+
+if TYPE_CHECKING:
+    from gatewise.models.model import Model
+    from gatewise.tasks.preview import Preview
+
+tasks_app = typer.Typer(help="List tasks, show their examples, check your own.", no_args_is_help=True)
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="A built-in name, a Hugging Face id or a folder.")]
+BosOption = Annotated[
+    bool | None, typer.Option("--bos/--no-bos", help="Begin prompts with BOS [as the tokenizer does].")
+]
+FirstTokenOption = Annotated[
+    bool, typer.Option("--first-token", help="Allow answers of several tokens; compare their first tokens.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@tasks_app.command("list")
+def list_tasks(as_json: JsonOption = False) -> None:
+    """List the built-in tasks."""
+    from gatewise.tasks import RECIPES
+
+    if as_json:
+        listed = [{"name": r.name, "summary": r.summary, "margin": r.margin} for r in RECIPES.values()]
+        print(json.dumps(listed, indent=2))
+        return
+    table = Table("task", "margin", "what it asks", box=None)
+    for recipe in RECIPES.values():
+        table.add_row(recipe.name, recipe.margin, recipe.summary)
+    console = Console()
+    console.print(table)
+    console.print("Your own: a .csv or .jsonl file with the columns clean, corrupted, right, wrong.")
+
+
+@tasks_app.command("show")
+def show_task(
+    name: Annotated[str, typer.Argument(help="A task, or the path of a .csv or .jsonl file.")],
+    model: ModelOption = DEFAULT_MODEL,
+    examples: Annotated[int, typer.Option("--examples", "-n", help="How many to show.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
+    bos: BosOption = None,
+    first_token: FirstTokenOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show examples of a task, with the probabilities a model gives to right and wrong answers on both sides."""
+    from gatewise.tasks import task
+    from gatewise.tasks.preview import preview
+
+    loaded = _load(model)
+    made = task(name, loaded, examples=examples, seed=seed, bos=bos, first_token=first_token)
+    shown = preview(loaded, made.train)
+    if as_json:
+        found = {"task": made.name, "model": loaded.name, "seed": seed, "bos": made.bos}
+        print(json.dumps({**found, "examples": [asdict(example) for example in shown]}, indent=2))
+        return
+    console = Console()
+    console.print(_table(shown))
+    console.print(
+        f"{made.name} for {loaded.name}, seed {seed}, {'with' if made.bos else 'without'} BOS. "
+        f"Probabilities are totals over the right and over the wrong answers.",
+        markup=False,
+        highlight=False,
+    )
+
+
+@tasks_app.command("check")
+def check_task(
+    path: Annotated[str, typer.Argument(help="The .csv or .jsonl file (or a built-in task).")],
+    model: ModelOption = DEFAULT_MODEL,
+    bos: BosOption = None,
+    first_token: FirstTokenOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a file of pairs, check every line, and tell what makes it doubtful for a model."""
+    from gatewise.tasks import task
+
+    loaded = _load(model)
+    made = task(path, loaded, bos=bos, first_token=first_token)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GatewiseWarning)  # printed below
+        problems = made.validate(loaded)
+    sizes = {"train": len(made.train), "test": len(made.test)}
+    if as_json:
+        print(json.dumps({"task": made.name, "model": loaded.name, **sizes, "warnings": problems}, indent=2))
+        return
+    print(f"{made.name} for {loaded.name}: {sizes['train']} pairs to search on, {sizes['test']} to test on.")
+    for problem in problems:
+        print(f"warning: {problem}")
+    if not problems:
+        print("No objections.")
+
+
+def _load(name: str) -> Model:
+    from gatewise.models import load_model
+
+    print(f"loading {name} ...", file=sys.stderr)
+    return load_model(name)
+
+
+def _table(shown: list[Preview]) -> Table:
+    table = Table("prompt", "right", "wrong", "P(right)", "P(wrong)", show_lines=False)
+    for example in shown:
+        right, wrong = _answers(example.right), _answers(example.wrong)
+        clean = (f"{example.right_on_clean:.3f}", f"{example.wrong_on_clean:.3f}")
+        corrupted = (f"{example.right_on_corrupted:.3f}", f"{example.wrong_on_corrupted:.3f}")
+        table.add_row(Text(example.clean), right, wrong, *clean)
+        table.add_row(Text(example.corrupted, style="dim"), "", "", *corrupted, end_section=True)
+    return table
+
+
+def _answers(answers: tuple[str, ...]) -> Text:
+    """All of them, or the first and the last of many."""
+    words = [answer.strip() or repr(answer) for answer in answers]
+    return Text(" ".join(words) if len(words) <= 3 else f"{words[0]} .. {words[-1]}")
