@@ -166,7 +166,7 @@ def _left_padded(rows: list[list[int]]) -> Tensor:
 
 
 def _answers(answers: Sequence[int | Sequence[int]], side: str) -> Tensor:
-    lists = [[int(a)] if isinstance(a, int) or not hasattr(a, "__len__") else [int(t) for t in a] for a in answers]
+    lists = [[int(token) for token in torch.as_tensor(answer).reshape(-1)] for answer in answers]
     for i, answer in enumerate(lists):
         if not answer or min(answer) < 0:
             raise GatewiseError(f"pair {i}: the {side} answer needs at least one token id >= 0, got {answer}.")

@@ -1,0 +1,54 @@
+"""Pairs from token ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gatewise.errors import GatewiseError
+from gatewise.tasks import Pairs
+
+CLEAN, CORRUPTED = [[1, 2, 3], [4, 5]], [[1, 9, 3], [4, 6]]
+
+
+@pytest.mark.parametrize("one", [1, [1], (1,), np.int64(1), torch.tensor(1), torch.tensor([1])])
+def test_answers_in_any_form(one: object) -> None:
+    pairs = Pairs.from_tokens(CLEAN, CORRUPTED, [one, [2, 3]], [4, 5])  # type: ignore[list-item]
+    assert pairs.right.tolist() == [[1, -1], [2, 3]]
+    assert Pairs.from_tokens(CLEAN, CORRUPTED, torch.tensor([1, 2]), [4, 5]).right.tolist() == [[1], [2]]  # type: ignore[arg-type]
+
+
+def test_left_padding_and_slices() -> None:
+    pairs = Pairs.from_tokens(CLEAN, CORRUPTED, [0, 0], [1, 1])
+    assert pairs.clean.tolist() == [[1, 2, 3], [0, 4, 5]]
+    assert pairs.first_difference.tolist() == [1, 2]
+    assert pairs[1:].clean.tolist() == [[4, 5]]
+    assert pairs.swapped().swapped().fingerprint == pairs.fingerprint != pairs.swapped().fingerprint
+    with pytest.raises(GatewiseError, match="there are 2 pairs"):
+        pairs[2:]
+
+
+def test_margins_and_accuracies() -> None:
+    pairs = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2])
+    logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 1.0, 2.0]], requires_grad=True)
+    assert pairs.margin(logits).tolist() == [2.5, -1.5]
+    assert pairs.right_over_wrong(logits).tolist() == pairs.top_is_right(logits).tolist() == [True, False]
+    pairs.margin(logits).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad[0].tolist() == [1.0, -0.5, -0.5]
+    shares = logits.detach().softmax(-1)
+    by_probability = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2], margin="probability")
+    expected = torch.stack([shares[0, 0] - shares[0, 1:].sum(), shares[1, :2].sum() - shares[1, 2]])
+    torch.testing.assert_close(by_probability.margin(logits.detach()), expected)
+
+
+def test_errors() -> None:
+    with pytest.raises(GatewiseError, match="pair 1: the clean prompt has 2 tokens and the corrupted one 1"):
+        Pairs.from_tokens(CLEAN, [[1, 2, 3], [4]], [0, 0], [1, 1])
+    with pytest.raises(GatewiseError, match="equally many"):
+        Pairs.from_tokens(CLEAN, CORRUPTED, [0], [1, 1])
+    with pytest.raises(GatewiseError, match="pair 0: the right answer needs at least one token id"):
+        Pairs.from_tokens(CLEAN, CORRUPTED, [[], 0], [1, 1])
+    with pytest.raises(GatewiseError, match="margin is"):
+        Pairs.from_tokens(CLEAN, CORRUPTED, [0, 0], [1, 1], margin="other")  # type: ignore[arg-type]
