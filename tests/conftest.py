@@ -6,6 +6,8 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Some virtual machines announce AMX and then refuse its instructions: bfloat16 would end the process.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 from typing import TYPE_CHECKING
 

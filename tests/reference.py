@@ -72,7 +72,7 @@ class _Net:
 
     def run(self, tokens: Tensor, kept: set[str], other: dict[str, Tensor] | None) -> tuple[dict[str, Tensor], Tensor]:
         """Outputs of all nodes, and the logits at the last position."""
-        graph, config = self.model.graph, self.config
+        graph = self.model.graph
         current: dict[str, Tensor] = {"input": self.embed(tokens)}
         biases: list[tuple[int, Tensor]] = []  # with the number of senders written when they were added
         merged = graph.qkv == "merged"
@@ -179,7 +179,11 @@ class _Net:
         group = heads // self.config.num_key_value_heads
         size = attention.head_dim
         projections = []
-        for linear, which in ((attention.q_proj, head), (attention.k_proj, head // group), (attention.v_proj, head // group)):
+        for linear, which in (
+            (attention.q_proj, head),
+            (attention.k_proj, head // group),
+            (attention.v_proj, head // group),
+        ):
             rows = slice(which * size, (which + 1) * size)
             bias = torch.zeros(size, dtype=linear.weight.dtype) if linear.bias is None else linear.bias[rows]
             projections.append((linear.weight[rows].T, bias))

@@ -41,11 +41,18 @@ _COMMON: dict[str, Any] = {
 }
 _HALF_ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 _GROUPED = {**_COMMON, "num_key_value_heads": 2, "head_dim": 6}
-_GEMMA = {**_GROUPED, "query_pre_attn_scalar": 5, "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]}
+_GEMMA = {
+    **_GROUPED,
+    "query_pre_attn_scalar": 5,
+    "sliding_window": 3,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 
 _MAKERS = {
     "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0)
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0
+        )
     ),
     "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**_COMMON, rope_parameters=_HALF_ROTARY)),
     "neox-sequential": lambda: GPTNeoXForCausalLM(

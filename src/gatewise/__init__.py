@@ -1,0 +1,57 @@
+"""gatewise finds logically complete circuits in language models.
+
+Names are imported when first used, so that the command line answers before torch is loaded.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gatewise.circuit import Circuit
+    from gatewise.engine import run_circuit, run_circuits
+    from gatewise.errors import GatewiseError
+    from gatewise.evaluation import Evaluation, evaluate
+    from gatewise.graph import Graph
+    from gatewise.models import Model, load_model
+    from gatewise.tasks import Pairs, Task, task
+
+_HOME = {
+    "Circuit": "circuit",
+    "Evaluation": "evaluation",
+    "GatewiseError": "errors",
+    "Graph": "graph",
+    "Model": "models",
+    "Pairs": "tasks",
+    "Task": "tasks",
+    "evaluate": "evaluation",
+    "load_model": "models",
+    "run_circuit": "engine",
+    "run_circuits": "engine",
+    "task": "tasks",
+}
+__all__ = [
+    "Circuit",
+    "Evaluation",
+    "GatewiseError",
+    "Graph",
+    "Model",
+    "Pairs",
+    "Task",
+    "evaluate",
+    "load_model",
+    "run_circuit",
+    "run_circuits",
+    "task",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"gatewise.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'gatewise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

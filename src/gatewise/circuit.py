@@ -37,8 +37,8 @@ class Circuit:
     def from_indices(cls, graph: Graph, indices: Iterable[int], **more: Any) -> Circuit:
         """The circuit of the edges with these indices in `graph.edges`."""
         chosen = torch.tensor(list(indices), dtype=torch.long)
-        if len(chosen) and not (0 <= int(chosen.min()) and int(chosen.max()) < graph.n_edges):
-            raise GatewiseError(f"edge indices run from 0 to {graph.n_edges - 1:,}; got {int(chosen.max())}.")
+        if bool(((chosen < 0) | (chosen >= graph.n_edges)).any()):
+            raise GatewiseError(f"edge indices run from 0 to {graph.n_edges - 1:,}; got {chosen.tolist()[:8]}.")
         mask = torch.zeros(graph.n_edges, dtype=torch.bool)
         mask[chosen] = True
         return cls(graph, mask, **more)
@@ -170,7 +170,9 @@ class Circuit:
 
     def __repr__(self) -> str:
         shown = [self.graph.edges[i] for i in self.indices[:3]]
-        return f"<Circuit: {self._summary()}{': ' + ', '.join(shown) if shown else ''}{', ...' if len(self) > 3 else ''}>"
+        return (
+            f"<Circuit: {self._summary()}{': ' + ', '.join(shown) if shown else ''}{', ...' if len(self) > 3 else ''}>"
+        )
 
     def _repr_html_(self) -> str:
         return f"<b>Circuit</b> {html.escape(self._summary())}"

@@ -1,9 +1,9 @@
 """Circuit files: JSON that EAP-IG and MIB tools read, with our record added, and Edge-Pruning's list. No pickle.
 
-    {"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
-     "nodes": {name: {"in_graph": bool}},
-     "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph
-     "gatewise": {...}}                                                  ignored by others
+{"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
+ "nodes": {name: {"in_graph": bool}},
+ "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph
+ "gatewise": {...}}                                                  ignored by others
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph
     return Circuit(found, mask, scores if block.get("scored", True) else None, provenance)
 
 
-def _graph_of(content: Mapping[str, Any], edges: Mapping[str, Any], block: Mapping[str, Any], path: str | Path) -> Graph:
+def _graph_of(
+    content: Mapping[str, Any], edges: Mapping[str, Any], block: Mapping[str, Any], path: str | Path
+) -> Graph:
     cfg = _entry(content, "cfg", dict, path)
     sizes = {key: _entry(cfg, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in cfg or key != "d_model"}
     for key, value in sizes.items():
@@ -116,7 +118,11 @@ def _graph_of(content: Mapping[str, Any], edges: Mapping[str, Any], block: Mappi
     parallel = bool(cfg.get("parallel_attn_mlp", False))
     qkv = "split" if any(name.endswith(">") for name in edges) else "merged"
     return Graph.transformer(
-        sizes["n_layers"], sizes["n_heads"], sizes.get("d_model", 1), parallel=parallel, qkv=qkv  # type: ignore[arg-type]
+        sizes["n_layers"],
+        sizes["n_heads"],
+        sizes.get("d_model", 1),
+        parallel=parallel,
+        qkv=qkv,  # type: ignore[arg-type]
     )
 
 

@@ -28,7 +28,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise GatewiseError(f"cannot write {path}: {error.strerror}. Choose another place or free some space.") from error
+        raise GatewiseError(
+            f"cannot write {path}: {error.strerror}. Choose another place or free some space."
+        ) from error
 
 
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from gatewise.tasks import Pairs
+from gatewise.errors import GatewiseError
+from gatewise.tasks import Pairs, task
 from gatewise.tasks.validation import find_problems
+
+from .conftest import TextModel
 
 
 def logits(right: list[float]) -> torch.Tensor:
@@ -38,3 +42,9 @@ def test_equal_prompts() -> None:
     some = pairs([[1, 2], [1, 2]], [[1, 2], [3, 2]])
     (problem,) = find_problems(some, logits([3, 3]), logits([3, 0]))
     assert "same in 1 of 2 pairs" in problem
+
+
+def test_a_task_of_another_tokenizer_is_refused(two_digits: TextModel, words: TextModel) -> None:
+    made = task("sa", two_digits, examples=2)
+    with pytest.raises(GatewiseError, match=r"another tokenizer.*task\('sa', model\)"):
+        made.validate(words)  # type: ignore[arg-type]

@@ -47,9 +47,10 @@ def batches(
     window = pairs.width - (min(int(pairs.first_difference.min()), pairs.width - 1) if share_prefix else 0)
     one = bytes_per_example(model, window, gradient=gradient)
     if one > allowed:
+        enough = f"{-(-one // 2**30) + 1}GB"
         raise GatewiseError(
             f"one example of {window} tokens on {model.name} needs about {one / 2**30:.1f} GiB, and the budget is "
-            f"{allowed / 2**30:.1f} GiB. Raise it (memory='{-(-one // 2**30) + 1}GB'), shorten the prompts, or use bfloat16."
+            f"{allowed / 2**30:.1f} GiB. Raise it (memory={enough!r}), shorten the prompts, or use bfloat16."
         )
     size = max(1, min(len(pairs), allowed // one))
     for start in range(0, len(pairs), size):

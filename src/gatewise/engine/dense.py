@@ -47,7 +47,8 @@ class DenseEngine:
             nodes = graph.sender_slices[index + 1]
             torch.sub(out, on.other[nodes], out=delta[nodes])
         row = mask[graph.port_slices[-1]].to(delta.dtype)
-        return on.base[-1][:, -1] + torch.tensordot(row[0], delta[:, :, -1], dims=1)
+        kept: Tensor = torch.tensordot(row[0], delta[:, :, -1], dims=1)
+        return on.base[-1][:, -1] + kept
 
     def _port_inputs(self, index: int, mask: Tensor) -> Tensor:
         """Mix the senders into the ports of a stage. [port, example, window, d]"""

@@ -213,6 +213,7 @@ def clean_moments(model: Model, batches: list[Pairs]) -> Moments:
         count += chosen.shape[1]
         total = chosen.sum(1) if total is None else total + chosen.sum(1)
         square = chosen.square().sum(1) if square is None else square + chosen.square().sum(1)
-    assert total is not None and square is not None
+    assert total is not None
+    assert square is not None
     mean = total / count
     return Moments(mean, (square / count - mean.square()).clamp(min=0).sqrt())

@@ -9,11 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from gatewise.models.parts import Attention, Norm, Pointwise
-from gatewise.models.transformer import Parts, activation, head_columns, head_rows, softcapped
+from gatewise.models.parts import Attention, Norm, Pointwise, mlp
+from gatewise.models.transformer import Parts, activation, head_columns, head_rows
 
 
 def gemma_parts(hf: Any) -> Parts:
@@ -23,15 +22,12 @@ def gemma_parts(hf: Any) -> Parts:
         out: Tensor = body.embed_tokens(tokens)
         return out
 
-    def logits(x: Tensor) -> Tensor:
-        return softcapped(F.linear(x, hf.lm_head.weight), config.final_logit_softcapping)
-
     rotary = _rotary_by_layer_type(body, config)
     layers = [
         (_attention(layer, config, rotary[kind]), _mlp(layer))
         for layer, kind in zip(body.layers, config.layer_types, strict=True)
     ]
-    return Parts(embed, layers, gemma_norm(body.norm), logits, config.hidden_size)
+    return Parts(embed, layers, gemma_norm(body.norm), config.hidden_size, softcap=config.final_logit_softcapping)
 
 
 def gemma_norm(module: Any) -> Norm:
@@ -61,7 +57,7 @@ def _attention(layer: Any, config: Any, rotary: Any) -> Attention:
         rotary=rotary,
         q_norm=gemma_norm(attention.q_norm) if has_head_norms else None,
         k_norm=gemma_norm(attention.k_norm) if has_head_norms else None,
-        softcap=attention.attn_logit_softcapping,
+        softcap=config.attn_logit_softcapping if config.model_type == "gemma2" else None,  # Gemma 3 ignores it
         sliding=attention.sliding_window,
         joint_norm=gemma_norm(layer.post_attention_layernorm),
     )
@@ -69,10 +65,10 @@ def _attention(layer: Any, config: Any, rotary: Any) -> Attention:
 
 def _mlp(layer: Any) -> Pointwise:
     before, after = gemma_norm(layer.pre_feedforward_layernorm), gemma_norm(layer.post_feedforward_layernorm)
-    mlp, act = layer.mlp, activation(layer.mlp.act_fn)
+    module, act = layer.mlp, activation(layer.mlp.act_fn)
 
     def function(x: Tensor) -> Tensor:
         y = before(x)
-        return after(mlp.down_proj(act(mlp.gate_proj(y)) * mlp.up_proj(y)))
+        return after(module.down_proj(act(module.gate_proj(y)) * module.up_proj(y)))
 
-    return Pointwise(function)
+    return mlp(function)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from gatewise.errors import GatewiseError
-from gatewise.models.parts import Attention, Pointwise, Projection
+from gatewise.models.parts import Attention, Pointwise, Projection, mlp
 from gatewise.models.transformer import Parts, activation, layer_norm
 
 
@@ -21,11 +20,8 @@ def gpt2_parts(hf: Any) -> Parts:
         out: Tensor = body.wte(tokens) + body.wpe(positions)
         return out
 
-    def logits(x: Tensor) -> Tensor:
-        return F.linear(x, hf.lm_head.weight)
-
     layers = [(_attention(block), _mlp(block)) for block in body.h]
-    return Parts(embed, layers, layer_norm(body.ln_f), logits, config.n_embd)
+    return Parts(embed, layers, layer_norm(body.ln_f), config.n_embd)
 
 
 def _attention(block: Any) -> Attention:
@@ -46,9 +42,10 @@ def _attention(block: Any) -> Attention:
 
 
 def _mlp(block: Any) -> Pointwise:
-    norm, mlp, act = layer_norm(block.ln_2), block.mlp, activation(block.mlp.act)
+    norm, module, act = layer_norm(block.ln_2), block.mlp, activation(block.mlp.act)
 
     def function(x: Tensor) -> Tensor:
-        return act(norm(x) @ mlp.c_fc.weight + mlp.c_fc.bias) @ mlp.c_proj.weight
+        out: Tensor = act(norm(x) @ module.c_fc.weight + module.c_fc.bias) @ module.c_proj.weight
+        return out
 
-    return Pointwise(function, mlp.c_proj.bias)
+    return mlp(function, module.c_proj.bias)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
-from gatewise.models.parts import Attention, Norm, Pointwise
+from gatewise.models.parts import Attention, Norm, Pointwise, mlp
 from gatewise.models.transformer import Parts, activation, head_columns, head_rows
 
 
@@ -18,11 +18,8 @@ def llama_parts(hf: Any) -> Parts:
         out: Tensor = body.embed_tokens(tokens)
         return out
 
-    def logits(x: Tensor) -> Tensor:
-        return F.linear(x, hf.lm_head.weight)
-
     layers = [(_attention(layer, config, body.rotary_emb), _mlp(layer)) for layer in body.layers]
-    return Parts(embed, layers, rms_norm(body.norm), logits, config.hidden_size)
+    return Parts(embed, layers, rms_norm(body.norm), config.hidden_size)
 
 
 def rms_norm(module: Any) -> Norm:
@@ -49,10 +46,10 @@ def _attention(layer: Any, config: Any, rotary: Any) -> Attention:
 
 
 def _mlp(layer: Any) -> Pointwise:
-    norm, mlp, act = rms_norm(layer.post_attention_layernorm), layer.mlp, activation(layer.mlp.act_fn)
+    norm, module, act = rms_norm(layer.post_attention_layernorm), layer.mlp, activation(layer.mlp.act_fn)
 
     def function(x: Tensor) -> Tensor:
         y = norm(x)
-        return F.linear(act(mlp.gate_proj(y)) * mlp.up_proj(y), mlp.down_proj.weight)
+        return F.linear(act(module.gate_proj(y)) * module.up_proj(y), module.down_proj.weight)
 
-    return Pointwise(function, mlp.down_proj.bias)
+    return mlp(function, module.down_proj.bias)

@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.graph import Graph
-from gatewise.models.parts import Attention, Pointwise
+from gatewise.models.parts import Attention, Pointwise, softcapped
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,11 +25,17 @@ class Model:
     graph: Graph
     embed: Callable[[Tensor, Tensor], Tensor]  # tokens, positions [example, column] -> [source, example, column, d]
     stages: tuple[Attention | Pointwise, ...]  # one for each of graph.stages[1:-1]
-    unembed: Callable[[Tensor], Tensor]  # final residual [..., d] -> logits [..., vocabulary]
+    final_norm: Callable[[Tensor], Tensor]  # final residual [..., d] -> [..., d]
+    head: Tensor  # [vocabulary, d], from the normed residual to logits
     vocabulary_size: int
     tensors: Callable[[], dict[str, Tensor]]  # the named weights, for the fingerprint
     tokenizer: Any = None
     hf: Any = None  # the transformers module, if there is one
+    softcap: float | None = None  # of the logits
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Logits of a final residual. [..., d] -> [..., vocabulary]"""
+        return softcapped(F.linear(self.final_norm(x), self.head), self.softcap)
 
     @property
     def _first_weight(self) -> Tensor:
@@ -61,8 +68,9 @@ class Model:
         return digest.hexdigest()[:16]
 
     def _summary(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.name}: {self.graph.n_layers} layers x {self.graph.n_heads} heads, {self.graph.n_edges:,} edges, {dtype} on {self.device}"
+        graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
+        size = f"{graph.n_layers} layers x {graph.n_heads} heads, {graph.n_edges:,} edges"
+        return f"{self.name}: {size}, {dtype} on {self.device}"
 
     def __repr__(self) -> str:
         return f"<Model {self._summary()}>"

@@ -7,12 +7,12 @@ row dimensions, so that many circuits can be run at once. Outputs carry no outpu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.models.layout import Layout, Rotary
@@ -110,8 +110,7 @@ class Attention:
             keys, values = (_insert_rows(part, q.dim()) for part in prefix)
             scores = torch.cat([q @ keys.transpose(-1, -2), scores], dim=-1)
         scores = scores * self.scale
-        if self.softcap is not None:
-            scores = torch.tanh(scores / self.softcap) * self.softcap
+        scores = softcapped(scores, self.softcap)
         first = layout.width - scores.shape[-1]
         scores = scores + layout.mask(self.sliding)[:, -q.shape[-2] :, first:]
         weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
@@ -160,11 +159,22 @@ class Attention:
 class Pointwise:
     """Nodes that read and write at one position: an MLP, or a layer of logic gates."""
 
-    function: Callable[[Tensor], Tensor]  # [node, rows..., position, d_model] -> the same
+    function: Callable[[Tensor, Sequence[int]], Tensor]  # [node, rows..., position, d_model], which nodes -> the same
+    n_nodes: int = 1
     bias: Tensor | None = None  # [d_model]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.function(x)
+    def __call__(self, x: Tensor, nodes: Sequence[int] | None = None) -> Tensor:
+        """Outputs of these nodes of the stage (all of them, if not said) from their inputs."""
+        return self.function(x, range(self.n_nodes) if nodes is None else nodes)
+
+
+def mlp(function: Callable[[Tensor], Tensor], bias: Tensor | None = None) -> Pointwise:
+    """A stage of one node."""
+    return Pointwise(lambda x, _nodes: function(x), 1, bias)
+
+
+def softcapped(x: Tensor, cap: float | None) -> Tensor:
+    return x if cap is None else torch.tanh(x / cap) * cap
 
 
 def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor], layout: Layout) -> Tensor:

@@ -20,6 +20,7 @@ from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
 from gatewise.models.model import Model
 from gatewise.models.parts import Pointwise
+from gatewise.tasks.pairs import Pairs
 
 GateType = Literal["AND", "OR", "ADDER"]
 CLEAN_TOKEN, CORRUPTED_TOKEN = 1, 0
@@ -56,17 +57,19 @@ def build_planted(
         name=name,
         graph=graph,
         embed=embed,
-        stages=tuple(Pointwise(_layer_function(layer, own)) for layer in layers),
-        unembed=lambda x: x @ read.T,
+        stages=tuple(Pointwise(_layer_function(layer, own), len(layer)) for layer in layers),
+        final_norm=lambda x: x,
+        head=read,
         vocabulary_size=2,
         tensors=lambda: weights,
     )
 
 
-def _layer_function(layer: Sequence[PlantedGate], own: Mapping[str, int]) -> Callable[[Tensor], Tensor]:
-    def function(x: Tensor) -> Tensor:  # [node, rows..., position, d]
+def _layer_function(layer: Sequence[PlantedGate], own: Mapping[str, int]) -> Callable[[Tensor, Sequence[int]], Tensor]:
+    def function(x: Tensor, nodes: Sequence[int]) -> Tensor:  # [node, rows..., position, d]
         out = torch.zeros_like(x)
-        for i, gate in enumerate(layer):
+        for i, node in enumerate(nodes):
+            gate = layer[node]
             total = x[i][..., [own[sender] for sender in gate.senders]].sum(dim=-1)
             out[i, ..., own[gate.node]] = gate_function(gate.type, total, len(gate.senders))
         return out
@@ -96,3 +99,14 @@ def planted_model(kind: str) -> Model:
         return build_planted("planted:combined", dict.fromkeys(("A1", "A2", "A3", "A4"), 1.0), layers, "C")
     known = ", ".join(f"planted:{k}" for k in (*single, "combined"))
     raise GatewiseError(f"there is no planted model {kind!r}; there are {known}.")
+
+
+def planted_pairs(examples: int = 1) -> Pairs:
+    """The pairs of every planted model: one token, clean or corrupted; right means the readout leads over 0."""
+    return Pairs.from_tokens(
+        [[CLEAN_TOKEN]] * examples,
+        [[CORRUPTED_TOKEN]] * examples,
+        right=[RIGHT_TOKEN] * examples,
+        wrong=[WRONG_TOKEN] * examples,
+        name="planted",
+    )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.errors import GatewiseError
@@ -24,9 +23,9 @@ class Parts:
     embed: Callable[[Tensor, Tensor], Tensor]  # tokens, positions -> [example, column, d]
     layers: Sequence[tuple[Attention, Pointwise]]
     final_norm: Norm
-    logits: Callable[[Tensor], Tensor]
     d_model: int
-    parallel: bool = False
+    parallel: bool = False  # MLP and heads of a layer read the same
+    softcap: float | None = None  # of the logits
 
 
 def supported_architectures() -> dict[str, Callable[[Any], Parts]]:
@@ -65,7 +64,9 @@ def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split")
         graph=Graph.transformer(len(parts.layers), n_heads, parts.d_model, parallel=parts.parallel, qkv=qkv),
         embed=lambda tokens, positions: parts.embed(tokens, positions)[None],
         stages=stages,
-        unembed=lambda x: parts.logits(parts.final_norm(x)),
+        final_norm=parts.final_norm,
+        head=hf.get_output_embeddings().weight,
+        softcap=parts.softcap,
         vocabulary_size=hf.config.vocab_size,
         tensors=lambda: dict(hf.named_parameters()),
         tokenizer=tokenizer,
@@ -84,8 +85,9 @@ def head_rows(linear: Any, heads: int) -> Projection:
 
 
 def head_columns(weight: Tensor, heads: int) -> Tensor:
-    """The output map of each head from a `Linear`'s weight [d_model, head x dimension] -> [head, dimension, d_model]."""
-    return weight.T.unflatten(0, (heads, -1))
+    """The heads' output maps in a `Linear`'s weight [d_model, head x dimension] -> [head, dimension, d_model]."""
+    columns: Tensor = weight.T.unflatten(0, (heads, -1))
+    return columns
 
 
 def activation(module: Any) -> Callable[[Tensor], Tensor]:
@@ -94,7 +96,3 @@ def activation(module: Any) -> Callable[[Tensor], Tensor]:
         return partial(F.gelu, approximate="tanh")
     call: Callable[[Tensor], Tensor] = module
     return call
-
-
-def softcapped(x: Tensor, cap: float | None) -> Tensor:
-    return x if cap is None else torch.tanh(x / cap) * cap

@@ -1,0 +1,28 @@
+"""Options that several commands share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gatewise.models.model import Model
+
+DEFAULT_MODEL = "smollm2-135m"
+
+ModelArgument = Annotated[str, typer.Argument(help="A built-in name, a Hugging Face id or a folder.")]
+TaskOption = Annotated[str, typer.Option("--task", "-t", help="ioi, gt, sa, or a .csv or .jsonl file of pairs.")]
+ExamplesOption = Annotated[int, typer.Option("--examples", "-n", help="How many pairs.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the pairs and of everything random.")]
+MemoryOption = Annotated[str | None, typer.Option("--memory", help="Budget for activations, such as 8GB [4GB].")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def load(name: str) -> Model:
+    """Load a model, saying so on standard error."""
+    from gatewise.models import load_model
+
+    print(f"loading {name} ...", file=sys.stderr)
+    return load_model(name)

@@ -1,0 +1,92 @@
+"""Evaluation against its definitions, computed the long way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import random_pairs, small_model
+
+from gatewise.engine import last_logits, run_circuit
+from gatewise.errors import GatewiseError
+from gatewise.evaluation import Evaluations, evaluate
+
+
+def kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.kl_div(q.log_softmax(-1), p.log_softmax(-1), log_target=True, reduction="none").sum(-1)
+
+
+def test_measures_are_their_definitions() -> None:
+    model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs()
+    circuit = model.graph.random_circuit(60)
+    found = evaluate(model, pairs, circuit)
+    g, c, without = (run_circuit(model, pairs, x) for x in (model.graph.full(), circuit, ~circuit))
+    assert found.faithfulness.mean == pytest.approx(float(kl(g, c).mean()))
+    assert found.completeness.mean == pytest.approx(float(kl(without, g).mean()))
+    assert found.completeness_reversed.mean == pytest.approx(float(kl(g, without).mean()))
+    assert found.faithfulness.error == pytest.approx(float(kl(g, c).std()) / len(pairs) ** 0.5)
+    assert found.circuit.margin.mean == pytest.approx(float(pairs.margin(c).mean()))
+    assert found.complement.accuracy.mean == pytest.approx(float((pairs.margin(without) > 0).double().mean()))
+    assert found.circuit.top_accuracy.mean == pytest.approx(float(pairs.top_is_right(c).double().mean()))
+    corrupted = last_logits(model, pairs, "corrupted")
+    assert found.recovered == pytest.approx(1 - float(kl(g, c).mean() / kl(g, corrupted).mean()))
+    assert found.destroyed == pytest.approx(float(kl(without, g).mean() / kl(corrupted, g).mean()))
+
+
+def test_full_and_empty_are_the_ends_of_the_scale() -> None:
+    model, pairs = small_model("llama"), random_pairs()
+    full, empty = evaluate(model, pairs, [model.graph.full(), model.graph.empty()], random_circuits=0)
+    assert full.recovered == pytest.approx(1, abs=1e-6)
+    assert full.recovered_margin == pytest.approx(1, abs=1e-5)
+    assert empty.recovered == pytest.approx(0, abs=1e-6)
+    assert full.destroyed == pytest.approx(1, abs=1e-6)
+    assert empty.destroyed == pytest.approx(0, abs=1e-6)
+    assert full.sparsity == 0
+    assert empty.sparsity == 1
+
+
+def test_random_baseline_is_the_mean_over_random_circuits_of_the_size() -> None:
+    model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs()
+    circuit = model.graph.random_circuit(60, seed=99)
+    found = evaluate(model, pairs, circuit, random_circuits=2, seed=5)
+    expected = [
+        evaluate(model, pairs, model.graph.random_circuit(60, seed=5000 + i), random_circuits=0) for i in (0, 1)
+    ]
+    assert found.random_circuit is not None
+    assert found.random_circuit.kl_from_full.mean == pytest.approx(sum(e.faithfulness.mean for e in expected) / 2)
+
+
+def test_batches_change_nothing() -> None:
+    model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(7, 5, 6, 7))
+    circuit = model.graph.random_circuit(60)
+    whole, split = (evaluate(model, pairs, circuit, memory=memory) for memory in (None, 200_000))
+    assert whole.faithfulness.mean == pytest.approx(split.faithfulness.mean, abs=1e-12)
+    assert whole.completeness.error == pytest.approx(split.completeness.error, abs=1e-12)
+
+
+def test_areas_are_trapezoids() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    sizes = (0, 40, 80, model.graph.n_edges)
+    found = evaluate(model, pairs, [model.graph.random_circuit(size) for size in sizes], random_circuits=0)
+    shares = [size / model.graph.n_edges for size in sizes]
+    values = [item.recovered_margin for item in found]
+    area = sum((b - a) * (u + v) / 2 for a, b, u, v in zip(shares, shares[1:], values, values[1:], strict=False))
+    assert found.cpr == pytest.approx(area)
+    distance = [abs(1 - value) for value in values]
+    assert found.cmd == pytest.approx(
+        sum((b - a) * (u + v) / 2 for a, b, u, v in zip(shares, shares[1:], distance, distance[1:], strict=False))
+    )
+    with pytest.raises(GatewiseError, match="at least two sizes"):
+        _ = Evaluations((found[0],)).cpr
+
+
+def test_the_table_is_readable_and_fits_a_terminal() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    text = str(evaluate(model, pairs, model.graph.random_circuit(60), names=["mine"]))
+    assert "full graph" in text
+    assert "mine" in text
+    assert "random (mean of 3)" in text
+    from gatewise.evaluation.table import rows
+
+    lines = list(rows([evaluate(model, pairs, model.graph.random_circuit(60))]))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    assert sum(widths) + 2 * len(widths) <= 82

@@ -1,0 +1,51 @@
+"""`gatewise tasks`, on the built-in model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gatewise.cli.tasks import tasks_app
+from gatewise.errors import GatewiseError
+from gatewise.tasks import RECIPES
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(tasks_app, arguments, catch_exceptions=False, env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_list() -> None:
+    assert [entry["name"] for entry in json.loads(run("list", "--json"))] == list(RECIPES)
+    assert "greater than" in run("list")
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_show_prints_probabilities(name: str) -> None:
+    found = json.loads(run("show", name, "--model", "tiny", "--examples", "4", "--json"))
+    assert (found["task"], found["model"], found["bos"], len(found["examples"])) == (name, "tiny", True, 4)
+    for example in found["examples"]:
+        assert example["right_on_clean"] > example["wrong_on_clean"]
+        assert 0 <= example["right_on_corrupted"] + example["wrong_on_corrupted"] <= 1 + 1e-5
+    table = run("show", name, "--model", "tiny", "--examples", "4")
+    assert found["examples"][0]["clean"].split()[-1] in table
+    assert f"{found['examples'][0]['right_on_clean']:.3f}" in table
+
+
+def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:
+    good, doubtful, broken = (tmp_path / f"{name}.csv" for name in ("good", "doubtful", "broken"))
+    header = "clean,corrupted,right,wrong\n"
+    pairs = [("The girls helped", "The girl helped"), ("The queens blamed", "The queen blamed")]
+    good.write_text(header + "".join(f"{a},{b},themselves,herself\n" for a, b in pairs))
+    doubtful.write_text(header + "".join(f"{a},{a},herself,themselves\n" for a, _ in pairs))
+    broken.write_text(header + "The girls helped,The other girl helped,themselves,herself\n")
+    assert "No objections" in run("check", str(good), "--model", "tiny")
+    found = json.loads(run("check", str(doubtful), "--model", "tiny", "--json"))
+    assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 3)
+    assert run("check", str(doubtful), "--model", "tiny").count("warning: ") == 3
+    with pytest.raises(GatewiseError, match=r"broken\.csv, line 2"):
+        run("check", str(broken), "--model", "tiny")
