@@ -1,0 +1,187 @@
+"""`discover` and `score_edges`: one call for every method, with everything checked before the work starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from gatewise.circuit import Circuit
+from gatewise.engine.circuits import last_logits
+from gatewise.engine.runs import check_pairs
+from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.graph import Graph
+from gatewise.methods.contract import Finding, Method, Problem, SearchDirection
+from gatewise.methods.registry import methods
+from gatewise.models.model import Model
+from gatewise.tasks.pairs import Pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """One number per edge, in the order of `graph.edges`."""
+
+    graph: Graph
+    values: Tensor  # [edge]
+    provenance: Mapping[str, Any]
+
+    def __getitem__(self, edge: str) -> float:
+        return float(self.values[self.graph.index(edge)])
+
+    def __repr__(self) -> str:
+        best = torch.argsort(self.values.abs(), descending=True)[:3].tolist()
+        shown = ", ".join(f"{self.graph.edges[i]} {float(self.values[i]):.4g}" for i in best)
+        made = f"{self.provenance.get('method')} {self.provenance.get('direction')}"
+        return f"<Scores by {made} of {len(self.values):,} edges; strongest {shown}>"
+
+
+@overload
+def discover(
+    model: Model,
+    pairs: Pairs,
+    method: str = ...,
+    direction: SearchDirection = ...,
+    *,
+    edges: int | None = ...,
+    threshold: float | None = ...,
+    seed: int = ...,
+    memory: int | str | None = ...,
+    **parameters: Any,
+) -> Circuit: ...
+@overload
+def discover(
+    model: Model,
+    pairs: Pairs,
+    method: str = ...,
+    direction: SearchDirection = ...,
+    *,
+    edges: Sequence[int],
+    seed: int = ...,
+    memory: int | str | None = ...,
+    **parameters: Any,
+) -> list[Circuit]: ...
+def discover(
+    model: Model,
+    pairs: Pairs,
+    method: str = "eap",
+    direction: SearchDirection = "ns",
+    *,
+    edges: int | Sequence[int] | None = None,
+    threshold: float | None = None,
+    seed: int = 0,
+    memory: int | str | None = None,
+    **parameters: Any,
+) -> Circuit | list[Circuit]:
+    """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
+
+    `direction`: `ns` (noising), `dn` (denoising), `ns+dn` (both, combined as the method's `combine` says).
+    Further arguments are the method's own parameters; `gatewise methods` lists them.
+    """
+    chosen, config = _method(method, parameters)
+    sizes = () if edges is None else (edges,) if isinstance(edges, int) else tuple(edges)
+    problem = Problem(model, pairs, direction, sizes, threshold, seed, memory)
+    _check(problem, chosen)
+    started = time.time()
+    findings = chosen.search(problem, config)
+    record = provenance(problem, chosen, config, seconds=time.time() - started)
+    circuits = [_circuit(problem, finding, record) for finding in findings]
+    return circuits[0] if edges is None or isinstance(edges, int) else circuits
+
+
+def score_edges(
+    model: Model,
+    pairs: Pairs,
+    method: str = "eap",
+    direction: SearchDirection = "ns",
+    *,
+    seed: int = 0,
+    memory: int | str | None = None,
+    **parameters: Any,
+) -> Scores:
+    """What a method thinks of every edge of the graph."""
+    chosen, config = _method(method, parameters)
+    problem = Problem(model, pairs, direction, (model.graph.n_edges,), None, seed, memory)
+    _check(problem, chosen)
+    started = time.time()
+    finding = chosen.search(problem, config)[0]
+    return Scores(model.graph, finding.scores, provenance(problem, chosen, config, seconds=time.time() - started))
+
+
+def _method(name: str, parameters: Mapping[str, Any]) -> tuple[Method, Any]:
+    known = methods()
+    if name not in known:
+        raise GatewiseError(f"there is no method {name!r}; there are {', '.join(known)}.")
+    chosen = known[name]
+    fields = {f.name for f in dataclasses.fields(chosen.config)}
+    unknown = sorted(set(parameters) - fields)
+    if unknown:
+        raise GatewiseError(f"{name} has no parameter {unknown[0]!r}; its parameters are {', '.join(sorted(fields))}.")
+    return chosen, chosen.config(**parameters)
+
+
+def _check(problem: Problem, method: Method) -> None:
+    """Refuse what cannot work, before the work."""
+    model, graph = problem.model, problem.model.graph
+    if problem.direction not in ("ns", "dn", "ns+dn"):
+        raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {problem.direction!r}.")
+    if bool(problem.sizes) == (problem.threshold is not None):
+        raise GatewiseError("give either edges= (a number of edges, or several) or threshold=, not both.")
+    for size in problem.sizes:
+        if not 0 < size <= graph.n_edges:
+            raise GatewiseError(f"a circuit of {size:,} edges was asked for; {model.name} has {graph.n_edges:,}.")
+    if problem.threshold is not None and not problem.threshold >= 0:
+        raise GatewiseError(f"the threshold is {problem.threshold}; expected 0 or more ({method.threshold_meaning}).")
+    check_pairs(model, problem.pairs)
+    for name, tensor in model.tensors().items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise GatewiseError(f"the weight {name!r} of {model.name} holds NaN or infinity; load sound weights.")
+    for side in ("clean", "corrupted"):
+        if not bool(torch.isfinite(last_logits(model, problem.pairs[:1], side)).all()):  # type: ignore[arg-type]
+            raise GatewiseError(f"{model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'.")
+
+
+def _circuit(problem: Problem, finding: Finding, record: Mapping[str, Any]) -> Circuit:
+    size = int(finding.mask.sum())
+    if size == 0:
+        warnings.warn(
+            f"the threshold {problem.threshold} keeps no edge; the circuit is empty. Lower it.",
+            GatewiseWarning,
+            stacklevel=3,
+        )
+    notes = {"edges": size, **({"notes": dict(finding.notes)} if finding.notes else {})}
+    return Circuit(problem.model.graph, finding.mask, finding.scores.cpu(), {**record, **notes})
+
+
+def provenance(problem: Problem, method: Method, config: Any, *, seconds: float) -> dict[str, Any]:
+    """Everything that determines a result, and what it took."""
+    model, pairs = problem.model, problem.pairs
+    return {
+        "method": method.name,
+        "direction": problem.direction,
+        "parameters": dataclasses.asdict(config),
+        "threshold": problem.threshold,
+        "seed": problem.seed,
+        "model": model.name,
+        "weights": model.fingerprint,
+        "task": pairs.name,
+        "examples": len(pairs),
+        "data": pairs.fingerprint,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "gatewise": version("gatewise"),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+            "python": platform.python_version(),
+        },
+        "time": {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(seconds, 3)},
+    }
