@@ -150,6 +150,28 @@ class Graph:
         return tuple(_split_port(port)[0] for port in self.ports)
 
     @cached_property
+    def port_sender(self) -> tuple[int, ...]:
+        """Sender index of the node that each port belongs to; -1 for `logits`."""
+        return tuple(self._sender_index.get(node, -1) for node in self.port_node)
+
+    @cached_property
+    def ports_of_sender(self) -> tuple[tuple[int, ...], ...]:
+        """The ports of each writing node."""
+        found: list[list[int]] = [[] for _ in self.senders]
+        for port, sender in enumerate(self.port_sender):
+            if sender >= 0:
+                found[sender].append(port)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def stage_of_port(self) -> tuple[int, ...]:
+        return tuple(i for i, stage in enumerate(self.stages) for _ in stage.ports)
+
+    @cached_property
+    def stage_of_sender(self) -> tuple[int, ...]:
+        return tuple(i for i, stage in enumerate(self.stages) for _ in stage.nodes)
+
+    @cached_property
     def port_layer(self) -> tuple[int, ...]:
         return tuple(stage.layer for stage in self.stages for _ in stage.ports)
 

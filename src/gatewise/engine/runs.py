@@ -162,24 +162,43 @@ def prepare(
 ) -> Intervention:
     """Run what has to be run once. `first_example`: index of the batch's first example, which seeds noise."""
     check_choice(direction, ablation)
-    if direction == "dn":
-        pairs = pairs.swapped()
-    interchange = ablation == "interchange"
-    layout = lay_out(model, pairs, share_prefix=share_prefix and interchange)
+    if ablation == "interchange":
+        return both_runs(model, pairs, share_prefix=share_prefix).intervention(model, direction)
+    layout = lay_out(model, pairs, share_prefix=False)
     prefix = prefix_of(model, pairs.clean, layout)
     reference = plain_run(model, pairs.clean, layout, prefix)
-    if interchange:
-        other = plain_run(model, pairs.corrupted, layout, prefix).outputs
-    else:
-        other = _constant(model, pairs, reference, ablation, moments, seed, first_example)
-    return Intervention(
-        layout=layout,
-        prefix=prefix,
-        sources=reference.outputs[model.graph.sender_slices[0]].clone(),
-        other=other,
-        base=bases(model, other),
-        reference_logits=reference.logits,
-    )
+    other = _constant(model, pairs, reference, ablation, moments, seed, first_example)
+    return _intervention(model, layout, prefix, reference, other)
+
+
+@dataclass(frozen=True, eq=False)
+class BothRuns:
+    """The two sides of a batch: whichever is the reference, the other is what removed edges carry."""
+
+    layout: Layout
+    prefix: Prefix
+    clean: Run
+    corrupted: Run
+
+    def reference(self, direction: Direction) -> Run:
+        return self.clean if direction == "ns" else self.corrupted
+
+    def intervention(self, model: Model, direction: Direction) -> Intervention:
+        other = self.corrupted if direction == "ns" else self.clean
+        return _intervention(model, self.layout, self.prefix, self.reference(direction), other.outputs)
+
+
+def both_runs(model: Model, pairs: Pairs, *, share_prefix: bool = True) -> BothRuns:
+    """Run both sides once, from their first difference on."""
+    layout = lay_out(model, pairs, share_prefix=share_prefix)
+    prefix = prefix_of(model, pairs.clean, layout)
+    clean, corrupted = (plain_run(model, tokens, layout, prefix) for tokens in (pairs.clean, pairs.corrupted))
+    return BothRuns(layout, prefix, clean, corrupted)
+
+
+def _intervention(model: Model, layout: Layout, prefix: Prefix, reference: Run, other: Tensor) -> Intervention:
+    sources = reference.outputs[model.graph.sender_slices[0]].clone()  # so that the rest of the run can be freed
+    return Intervention(layout, prefix, sources, other, bases(model, other), reference.logits)
 
 
 def _constant(

@@ -35,6 +35,13 @@ class Norm:
             return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
+    def standardise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x before weight and bias are applied, and the factor that scaled it. [..., d] and [..., 1]"""
+        if self.center:
+            x = x - x.mean(dim=-1, keepdim=True)
+        scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
+        return x * scale, scale
+
 
 @dataclass(frozen=True, eq=False)
 class Projection:
@@ -94,7 +101,10 @@ class Attention:
         weights: Projection = getattr(self, kind)
         if heads is not None and kind != "q":
             heads = heads // (self.n_heads // self.n_groups)
-        y = weights(self.norm(x), heads)
+        return self.place(kind, weights(self.norm(x), heads), layout)
+
+    def place(self, kind: Kind, y: Tensor, layout: Layout) -> Tensor:
+        """What happens to queries and keys between projection and attention: head norm and rotary embedding."""
         if kind == "v":
             return y
         head_norm = self.q_norm if kind == "q" else self.k_norm
@@ -108,7 +118,8 @@ class Attention:
         scores = q @ k.transpose(-1, -2)
         if prefix is not None:
             keys, values = (_insert_rows(part, q.dim()) for part in prefix)
-            scores = torch.cat([q @ keys.transpose(-1, -2), scores], dim=-1)
+            earlier = q @ keys.transpose(-1, -2)
+            scores = torch.cat([earlier.expand(*scores.shape[:-1], -1), scores], dim=-1)
         scores = scores * self.scale
         scores = softcapped(scores, self.softcap)
         first = layout.width - scores.shape[-1]
@@ -129,6 +140,11 @@ class Attention:
         scale = torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + self.joint_norm.eps)
         return share * scale * self.joint_norm.weight
 
+    def write_sum(self, z: Tensor) -> Tensor:
+        """The sum of what the heads write, without the shares. [head, rows..., dimension] -> [rows..., d_model]"""
+        total = z.movedim(0, -2).flatten(-2) @ self.out.flatten(0, 1)
+        return total if self.joint_norm is None else self.joint_norm(total)
+
     def ports(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs of the q, k and v ports out of the stage's: three times the heads, the heads (merged ports), or 1."""
         if x.shape[0] == 3 * self.n_heads:
@@ -145,14 +161,16 @@ class Attention:
         into_q, into_k, into_v = self.ports(x)
         q = self.project("q", into_q, layout)
         k, v = self.project("k", into_k, layout), self.project("v", into_v, layout)
-        if prefix is not None:
-            prefix = (self.per_head(prefix[0]), self.per_head(prefix[1]))
-        return self.write(self.attend(q, self.per_head(k), self.per_head(v), layout, prefix)), (k, v)
+        z = self.attend(q, self.per_head(k), self.per_head(v), layout, self.prefix_per_head(prefix))
+        return self.write(z), (k, v)
 
     def per_head(self, x: Tensor) -> Tensor:
         """Repeat keys or values of a group for each of its query heads."""
         repeats = self.n_heads // x.shape[0]
         return x if repeats == 1 else x.repeat_interleave(repeats, dim=0)
+
+    def prefix_per_head(self, prefix: KeysValues | None) -> KeysValues | None:
+        return None if prefix is None else (self.per_head(prefix[0]), self.per_head(prefix[1]))
 
 
 @dataclass(frozen=True, eq=False)
