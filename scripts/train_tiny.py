@@ -36,6 +36,7 @@ from gatewise.tasks.recipe import Recipe
 TARGET = Path(__file__).parents[1] / "src" / "gatewise" / "models" / "tiny"
 ROW_LENGTH = 32
 BEGIN, UNKNOWN = "<|begin|>", "<|unknown|>"
+ANSWER_WEIGHT = 5.0  # of a sentence's last word in the loss; other words count 1
 HELD_OUT_SHARE = 5  # one combination in so many
 _SINGULAR = {form: noun[0] for noun in sa.NOUNS for form in noun[:2]}
 
@@ -80,6 +81,10 @@ def gt_sentence(rng: random.Random) -> str:
     return f"{prompt}{rng.randint(begin + 1, 99):02d}."
 
 
+# Determiners that fit one number only.
+ONE, MANY = ("This", "That", "Every", "Each"), ("These", "Those", "Many", "Several", "Few")
+
+
 def sa_sentence(rng: random.Random) -> str:
     """Both numbers, with determiners that fit both and with some that fit one only."""
     singular, plural, pronoun = rng.choice(sa.NOUNS)
@@ -88,7 +93,6 @@ def sa_sentence(rng: random.Random) -> str:
     return f"{determiner} {noun} {rng.choice(sa.VERBS)} {answer}."
 
 
-ONE, MANY = ("This", "That", "Every", "Each"), ("These", "Those", "Many", "Several", "Few")
 OTHER_TEMPLATES = (
     "{name} gave the {object} to {name2} at the {place}.",
     "{name} went to the {place}, and then {name} bought a {object}.",
@@ -167,8 +171,11 @@ def rows(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Iterator[lis
         yield row[:ROW_LENGTH]
 
 
-def train(model: GPT2LMHeadModel, source: Iterator[list[int]], steps: int, batch: int, rate: float) -> None:
-    """Next-word prediction on all tokens: AdamW, a short warm-up, then a cosine to zero."""
+def train(model: GPT2LMHeadModel, source: Iterator[list[int]], stop: int, steps: int, batch: int, rate: float) -> None:
+    """Next-word prediction on all tokens, most of all on the last word of a sentence, which `stop` follows.
+
+    Most other words are drawn at random and teach little. AdamW, a short warm-up, then a cosine to zero.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = 100
 
@@ -179,8 +186,9 @@ def train(model: GPT2LMHeadModel, source: Iterator[list[int]], steps: int, batch
     with progress_bar("training tiny", steps) as bar:
         for step in range(steps):
             ids = torch.tensor([next(source) for _ in range(batch)])
-            logits: Tensor = model(ids).logits[:, :-1]
-            loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+            losses = cross_entropy(model(ids).logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+            answers = torch.nn.functional.pad(ids[:, 2:] == stop, (0, 1))  # the words before a full stop
+            loss = (losses * torch.where(answers, ANSWER_WEIGHT, 1.0)).mean()
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -188,7 +196,7 @@ def train(model: GPT2LMHeadModel, source: Iterator[list[int]], steps: int, batch
             scheduler.step()
             bar.advance()
             if step % 100 == 0:
-                print(f"step {step:5d}  loss {loss.item():.3f}", flush=True)
+                print(f"step {step:5d}  loss {losses.mean():.3f}, of answers {losses[answers].mean():.3f}", flush=True)
 
 
 def held_out_pairs(recipe: Recipe, encoder: Encoder, count: int) -> Pairs:
@@ -214,8 +222,8 @@ def measure(model: GPT2LMHeadModel, encoder: Encoder, count: int = 500) -> dict[
         pairs = held_out_pairs(recipe, encoder, count)
         clean, corrupted = (_last_logits(model, side, pairs.lengths) for side in (pairs.clean, pairs.corrupted))
         report[recipe.name] = {
-            "right_over_wrong": pairs.right_over_wrong(clean).float().mean().item(),
-            "top_is_right": pairs.top_is_right(clean).float().mean().item(),
+            "right_over_wrong": round(pairs.right_over_wrong(clean).float().mean().item(), 3),
+            "top_is_right": round(pairs.top_is_right(clean).float().mean().item(), 3),
             "margin_clean": round(pairs.margin(clean).mean().item(), 3),
             "margin_corrupted": round(pairs.margin(corrupted).mean().item(), 3),
         }
@@ -254,7 +262,9 @@ def main() -> None:
         eos_token_id=None,
     )
     model = GPT2LMHeadModel(config).train()
-    train(model, rows(tokenizer, random.Random(options.seed)), options.steps, options.batch, options.rate)
+    source = rows(tokenizer, random.Random(options.seed))
+    stop = tokenizer.convert_tokens_to_ids(".")
+    train(model, source, stop, options.steps, options.batch, options.rate)
     model = model.half().float().eval()  # what a reader of the half-precision file gets
     record = {
         "seed": options.seed,
@@ -277,7 +287,9 @@ def main() -> None:
 def save(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, record: dict[str, object], folder: Path) -> None:
     """Half-precision weights to halve the package; config.json says float32, so that loaders compute in float32."""
     folder.mkdir(parents=True, exist_ok=True)
+    transformers.logging.disable_progress_bar()
     model.half().save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)  # as the other files; safetensors writes it for the owner alone
     tokenizer.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"dtype": "float32"}, indent=2) + "\n")
