@@ -1,0 +1,169 @@
+"""`make bench`: speed and memory of gatewise, in units of F.
+
+F is transformers' own `model(input_ids)` on the same clean batch, without gradients, with the same threads, in the
+same process and the same rounds: it cancels most of what differs between machines. The model has GPT-2 small's shape
+and random weights; values do not change the cost.
+
+A section is a case (model and pairs) with its jobs; adding one is a function and a line in `SECTIONS`.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Threads that spin while they wait steal the time of whatever else runs on a small machine. Read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from measure import PLAIN, Job, as_json, as_table, environment, extra_memory, peak_in_fresh_process, time_jobs
+from rich.console import Console
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from gatewise.engine.circuits import dense_mask, run_circuit
+from gatewise.engine.dense import DenseEngine
+from gatewise.engine.runs import prepare
+from gatewise.models.model import Model
+from gatewise.models.transformer import adapt
+from gatewise.tasks.pairs import Pairs
+
+MANY = 8  # circuits at once
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What the jobs of a section run on."""
+
+    model: Model
+    pairs: Pairs
+
+
+def gpt2_small() -> Model:
+    torch.manual_seed(0)
+    return adapt(GPT2LMHeadModel(GPT2Config()), name="gpt2-small-shape")
+
+
+def random_pairs(vocabulary: int, examples: int, tokens: int, same: int) -> Pairs:
+    """Random prompts whose two sides agree in the first `same` tokens and differ in all others."""
+    generator = torch.Generator().manual_seed(0)
+    clean = torch.randint(vocabulary, (examples, tokens), generator=generator)
+    shift = torch.randint(1, vocabulary, (examples, tokens), generator=generator)
+    shift[:, :same] = 0
+    answers = torch.randint(vocabulary, (2, examples), generator=generator).tolist()
+    return Pairs.from_tokens(clean, (clean + shift) % vocabulary, right=answers[0], wrong=answers[1])
+
+
+def different_from_the_start() -> tuple[Case, dict[str, Job]]:
+    """32 pairs of 15 tokens that differ from the first token on: the prefix saving does not help."""
+    model = gpt2_small()
+    case = Case(model, random_pairs(model.vocabulary_size, examples=32, tokens=15, same=0))
+    return case, engine_jobs(case, limits=True)
+
+
+def like_ioi() -> tuple[Case, dict[str, Job]]:
+    """32 pairs of 14 tokens that differ from the 10th on, as in IOI with the second name changed: 5 columns of 14."""
+    model = gpt2_small()
+    case = Case(model, random_pairs(model.vocabulary_size, examples=32, tokens=14, same=9))
+    return case, engine_jobs(case, limits=False)
+
+
+SECTIONS: dict[str, Callable[[], tuple[Case, dict[str, Job]]]] = {
+    "engine": different_from_the_start,
+    "engine-ioi": like_ioi,
+}
+
+
+def engine_jobs(case: Case, *, limits: bool) -> dict[str, Job]:
+    """Running circuits on the dense engine."""
+    model, pairs = case.model, case.pairs
+    circuits = [model.graph.random_circuit(1000, seed=seed) for seed in range(MANY)]
+
+    def plain() -> Callable[[], object]:
+        @torch.no_grad()
+        def call() -> object:
+            return model.hf(pairs.clean)
+
+        return call
+
+    def cached(count: int) -> Callable[[], object]:
+        engine = DenseEngine(model, prepare(model, pairs))
+        masks = [dense_mask(model, circuit) for circuit in circuits[:count]]
+        return lambda: [engine.logits(mask) for mask in masks]
+
+    def gradient() -> Callable[[], object]:
+        engine = DenseEngine(model, prepare(model, pairs))
+        mask = dense_mask(model, circuits[0])
+
+        def margin(logits: Tensor) -> Tensor:
+            return pairs.margin(logits).mean()
+
+        return lambda: engine.gradient(mask, margin)
+
+    return {
+        PLAIN: Job(plain),
+        "prepare: both runs, once per batch": Job(lambda: lambda: prepare(model, pairs), memory=False),
+        "run_circuit, runs cached": Job(
+            lambda: cached(1), most_f=2 if limits else None, most_mb=1500 if limits else None
+        ),
+        f"{MANY} circuits, runs cached, each": Job(lambda: cached(MANY), per=MANY),
+        "run_circuit, all of it": Job(lambda: partial(run_circuit, model, pairs, circuits[0])),
+        "gradient of the margin by the mask": Job(gradient),
+    }
+
+
+def main() -> None:
+    options = _parse()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.peak:
+        section, job = options.peak
+        _, jobs = SECTIONS[section]()
+        print(extra_memory(jobs[job]))
+        return
+    titles, found = {}, {}
+    for name in options.only or SECTIONS:
+        print(f"measuring {name} ...", file=sys.stderr)
+        _, jobs = SECTIONS[name]()
+        threads = ["--threads", str(torch.get_num_threads())]
+        peak = partial(_peak, name, threads) if options.memory else None
+        found[name] = time_jobs(jobs, options.repeats, peak)
+        titles[name] = f"{name}: {(SECTIONS[name].__doc__ or '').strip()}"
+    if options.json:
+        print(as_json(found))
+    else:
+        console = Console()
+        console.print(", ".join(f"{key} {value}" for key, value in environment().items()), highlight=False)
+        for name, rows in found.items():
+            console.print(as_table(titles[name], rows))
+        console.print(
+            "ms and F: fastest of all rounds. F, median: median over rounds. Extra MB: peak of a fresh process."
+        )
+    if options.out:
+        options.out.write_text(as_json(found) + "\n")
+
+
+def _peak(section: str, threads: list[str], job: str) -> float:
+    return peak_in_fresh_process(__file__, [*threads, "--peak", section, job])
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Speed and memory of gatewise in units of a plain forward pass.")
+    parser.add_argument("--only", action="append", choices=list(SECTIONS), help="a section; may be repeated [all]")
+    parser.add_argument("--repeats", type=int, default=9, help="rounds of all jobs [9]")
+    parser.add_argument("--threads", type=int, help="torch's threads [as many as it takes by itself]")
+    parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave the memory out: twice as fast")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--out", type=Path, help="write the JSON to this file as well")
+    parser.add_argument("--peak", nargs=2, metavar=("SECTION", "JOB"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

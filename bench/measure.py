@@ -1,0 +1,160 @@
+"""How the benchmarks measure: interleaved timings, peak memory in a fresh process, one table. Knows no job."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from rich.table import Table
+
+PLAIN = "F: hf(input_ids), no_grad"  # the job that all others are compared with
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to measure. `make` does what is cached between calls and gives the function that is timed."""
+
+    make: Callable[[], Callable[[], object]]
+    per: int = 1  # units of work in one call: times are given for one
+    most_f: float | None = None  # the project's own limit, in units of F
+    most_mb: float | None = None  # and of peak extra memory
+    memory: bool = True  # whether to measure it
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result. `f` compares the fastest calls, `f_median` is the median ratio within a round."""
+
+    job: str
+    seconds: float  # of the fastest call, for one unit
+    seconds_median: float
+    f: float
+    f_median: float
+    extra_mb: float | None
+    most_f: float | None
+    most_mb: float | None
+
+    @property
+    def within(self) -> bool:
+        """Whether the limits hold; True if there are none."""
+        fast = self.most_f is None or self.f_median <= self.most_f
+        return fast and (self.most_mb is None or self.extra_mb is None or self.extra_mb <= self.most_mb)
+
+
+def time_jobs(jobs: Mapping[str, Job], repeats: int, peak: Callable[[str], float] | None) -> list[Row]:
+    """Time all jobs in rounds, so that a busy moment of the machine hits all of them alike.
+
+    `peak` gives a job's peak extra memory in MB; None leaves memory out.
+    """
+    calls = {name: job.make() for name, job in jobs.items()}
+    for call in calls.values():
+        call()
+    rounds: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            rounds[name].append((time.perf_counter() - started) / jobs[name].per)
+    plain = rounds[PLAIN]
+    rows = []
+    for name, job in jobs.items():
+        ratios = [seconds / f for seconds, f in zip(rounds[name], plain, strict=True)]
+        rows.append(
+            Row(
+                job=name,
+                seconds=min(rounds[name]),
+                seconds_median=statistics.median(rounds[name]),
+                f=min(rounds[name]) / min(plain),
+                f_median=statistics.median(ratios),
+                extra_mb=peak(name) if peak is not None and job.memory else None,
+                most_f=job.most_f,
+                most_mb=job.most_mb,
+            )
+        )
+    return rows
+
+
+def peak_in_fresh_process(script: str, arguments: list[str]) -> float:
+    """Run `script arguments`, which prints what `extra_memory` gives, in a process of its own. In MB"""
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"measuring memory with {arguments} failed:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
+def extra_memory(job: Job) -> float:
+    """Peak resident memory of this process during the job, minus what was resident before. In MB
+
+    The peak is that of the whole life of the process, so this is an upper bound if loading took more than the job.
+    """
+    before = psutil.Process().memory_info().rss
+    job.make()()
+    return (_peak_resident() - before) / 1e6
+
+
+def _peak_resident() -> int:
+    """In bytes. Linux's ru_maxrss is no use: a child inherits it from the larger process that started it."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "processor": _processor(),
+        "cores": psutil.cpu_count(),
+        "load_at_start": round(psutil.getloadavg()[0], 1),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("gatewise", "torch", "transformers")},
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def as_table(title: str, rows: list[Row]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("job")
+    for column in ("ms", "F", "F, median", "limit", "extra MB", "limit"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        style = "" if row.within else "bold red"
+        table.add_row(
+            row.job,
+            f"{row.seconds * 1000:,.1f}",
+            f"{row.f:.2f}",
+            f"{row.f_median:.2f}",
+            "" if row.most_f is None else f"{row.most_f:g}",
+            "" if row.extra_mb is None else f"{row.extra_mb:,.0f}",
+            "" if row.most_mb is None else f"{row.most_mb:,.0f}",
+            style=style,
+        )
+    return table
+
+
+def as_json(sections: Mapping[str, list[Row]]) -> str:
+    found = {title: [{**asdict(row), "within": row.within} for row in rows] for title, rows in sections.items()}
+    return json.dumps({"environment": environment(), "sections": found}, indent=2)
