@@ -48,6 +48,12 @@ def test_other_edges_do_nothing() -> None:
     assert torch.equal(run_circuit(model, pairs, ~truth), run_circuit(model, pairs, model.graph.empty()))
 
 
+def test_fingerprints_differ() -> None:
+    """A store of results must not take one toy for another."""
+    kinds = ("and", "or", "adder", "combined")
+    assert len({planted_model(kind).fingerprint for kind in kinds}) == len(kinds)
+
+
 def test_unknown_kind() -> None:
     with pytest.raises(GatewiseError, match="planted:combined"):
         planted_model("xor")

@@ -23,6 +23,7 @@ from gatewise.models.parts import Pointwise
 from gatewise.tasks.pairs import Pairs
 
 GateType = Literal["AND", "OR", "ADDER"]
+_TYPES: tuple[GateType, ...] = ("AND", "OR", "ADDER")
 CLEAN_TOKEN, CORRUPTED_TOKEN = 1, 0
 RIGHT_TOKEN, WRONG_TOKEN = 0, 1
 
@@ -34,44 +35,77 @@ class PlantedGate:
     node: str
     type: GateType
     senders: tuple[str, ...]
+    weights: tuple[float, ...] = ()  # with which it reads its senders; all 1 if not said
 
 
 def build_planted(
     name: str, sources: Mapping[str, float], layers: Sequence[Sequence[PlantedGate]], readout: str
 ) -> Model:
     """A logic model: sources with what they emit on the clean token, layers of gates, the node that is read out."""
-    graph = Graph.layered(list(sources), [[gate.node for gate in layer] for layer in layers], 0)
-    graph = Graph.layered(list(sources), [[gate.node for gate in layer] for layer in layers], len(graph.senders))
+    emitted = torch.zeros(2, len(sources))
+    emitted[CLEAN_TOKEN] = torch.tensor(list(sources.values()))
+    return logic_model(name, list(sources), emitted, layers, readout)
+
+
+def logic_model(
+    name: str,
+    sources: Sequence[str],
+    emitted: Tensor,
+    layers: Sequence[Sequence[PlantedGate]],
+    readout: str,
+    stray: Sequence[Tensor] = (),
+) -> Model:
+    """A logic model with a vocabulary of any size, in the number type of `emitted`.
+
+    emitted: [token, source], what the sources write on each token. stray: for each layer [gate, sender], weights with
+    which its gates read what they should not.
+    """
+    names = [[gate.node for gate in layer] for layer in layers]
+    d_model = len(sources) + sum(map(len, names))
+    graph = Graph.layered(list(sources), names, d_model)
     own = {node: i for i, node in enumerate(graph.senders)}
-    emitted = torch.zeros(len(sources), graph.d_model)
-    for i, value in enumerate(sources.values()):
-        emitted[i, i] = value
-    weights = {"emitted": emitted}
-    read = torch.zeros(2, graph.d_model)
-    read[RIGHT_TOKEN, own[readout]] = 1.0
+    reads = [_read_weights(layer, own).to(emitted) for layer in layers]
+    if stray:
+        reads = [weights + more.to(weights) for weights, more in zip(reads, stray, strict=True)]
+    head = emitted.new_zeros(len(emitted), d_model)
+    head[RIGHT_TOKEN, own[readout]] = 1.0
+    weights = {"emitted": emitted, "head": head}
+    for i, layer in enumerate(layers):
+        weights[f"reads.{i}"] = reads[i]
+        weights[f"gates.{i}"] = emitted.new_tensor([(_TYPES.index(gate.type), len(gate.senders)) for gate in layer])
+    places = torch.eye(len(sources), d_model).to(emitted)
 
     def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
-        return (tokens == CLEAN_TOKEN)[None, :, :, None] * weights["emitted"][:, None, None, :]
+        return emitted[tokens].movedim(-1, 0)[..., None] * places[:, None, None]
 
     return Model(
         name=name,
         graph=graph,
         embed=embed,
-        stages=tuple(Pointwise(_layer_function(layer, own), len(layer)) for layer in layers),
+        stages=tuple(Pointwise(_function(layer, own, w), len(layer)) for layer, w in zip(layers, reads, strict=True)),
         final_norm=lambda x: x,
-        head=read,
-        vocabulary_size=2,
+        head=head,
+        vocabulary_size=len(emitted),
         tensors=lambda: weights,
     )
 
 
-def _layer_function(layer: Sequence[PlantedGate], own: Mapping[str, int]) -> Callable[[Tensor, Sequence[int]], Tensor]:
+def _read_weights(layer: Sequence[PlantedGate], own: Mapping[str, int]) -> Tensor:
+    weights = torch.zeros(len(layer), len(own), dtype=torch.float64)
+    for i, gate in enumerate(layer):
+        for sender, weight in zip(gate.senders, gate.weights or (1.0,) * len(gate.senders), strict=True):
+            weights[i, own[sender]] = weight
+    return weights
+
+
+def _function(
+    layer: Sequence[PlantedGate], own: Mapping[str, int], reads: Tensor
+) -> Callable[[Tensor, Sequence[int]], Tensor]:
     def function(x: Tensor, nodes: Sequence[int]) -> Tensor:  # [node, rows..., position, d]
         out = torch.zeros_like(x)
         for i, node in enumerate(nodes):
             gate = layer[node]
-            total = x[i][..., [own[sender] for sender in gate.senders]].sum(dim=-1)
-            out[i, ..., own[gate.node]] = gate_function(gate.type, total, len(gate.senders))
+            out[i, ..., own[gate.node]] = gate_function(gate.type, x[i] @ reads[node], len(gate.senders))
         return out
 
     return function
