@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, overload
 
 import torch
@@ -22,6 +23,7 @@ from gatewise.graph import Graph
 from gatewise.methods.contract import Finding, Method, Problem, SearchDirection
 from gatewise.methods.registry import methods
 from gatewise.models.model import Model
+from gatewise.store import Store, ingredients
 from gatewise.tasks.pairs import Pairs
 
 
@@ -54,6 +56,7 @@ def discover(
     threshold: float | None = ...,
     seed: int = ...,
     memory: int | str | None = ...,
+    store: Store | str | Path | None = ...,
     **parameters: Any,
 ) -> Circuit: ...
 @overload
@@ -66,6 +69,7 @@ def discover(
     edges: Sequence[int],
     seed: int = ...,
     memory: int | str | None = ...,
+    store: Store | str | Path | None = ...,
     **parameters: Any,
 ) -> list[Circuit]: ...
 def discover(
@@ -78,21 +82,26 @@ def discover(
     threshold: float | None = None,
     seed: int = 0,
     memory: int | str | None = None,
+    store: Store | str | Path | None = None,
     **parameters: Any,
 ) -> Circuit | list[Circuit]:
     """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
 
     `direction`: `ns` (noising), `dn` (denoising), `ns+dn` (both, combined as the method's `combine` says).
+    `store`: a folder that keeps results; what was found before with the same weights, pairs and settings is read there.
     Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
     chosen, config = _method(method, parameters)
     sizes = () if edges is None else (edges,) if isinstance(edges, int) else tuple(edges)
     problem = Problem(model, pairs, direction, sizes, threshold, seed, memory)
     _check(problem, chosen)
-    started = time.time()
-    findings = chosen.search(problem, config)
-    record = provenance(problem, chosen, config, seconds=time.time() - started)
-    circuits = [_circuit(problem, finding, record) for finding in findings]
+    if store is None:
+        circuits = _search(problem, chosen, config)
+    else:
+        circuits = _stored_search(problem, chosen, config, store if isinstance(store, Store) else Store(store))
+    if not all(circuits):
+        message = f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."
+        warnings.warn(message, GatewiseWarning, stacklevel=2)
     return circuits[0] if edges is None or isinstance(edges, int) else circuits
 
 
@@ -144,19 +153,34 @@ def _check(problem: Problem, method: Method) -> None:
         if not bool(torch.isfinite(tensor).all()):
             raise GatewiseError(f"the weight {name!r} of {model.name} holds NaN or infinity; load sound weights.")
     for side in ("clean", "corrupted"):
-        if not bool(torch.isfinite(last_logits(model, problem.pairs[:1], side)).all()):  # type: ignore[arg-type]
+        if not bool(torch.isfinite(last_logits(model, problem.pairs[:1], side)).all()):
             raise GatewiseError(f"{model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'.")
 
 
+def _search(problem: Problem, method: Method, config: Any) -> list[Circuit]:
+    started = time.time()
+    findings = method.search(problem, config)
+    record = provenance(problem, method, config, seconds=time.time() - started)
+    return [_circuit(problem, finding, record) for finding in findings]
+
+
+def _stored_search(problem: Problem, method: Method, config: Any, store: Store) -> list[Circuit]:
+    """What the store has, or else what the search finds, which is then stored."""
+    key = store.key(problem, method.name, config)
+    found = store.get(key)
+    if found is not None:
+        return found
+    store.check_writable()
+    circuits = _search(problem, method, config)
+    try:
+        store.put(key, circuits, ingredients(problem, method.name, config))
+    except GatewiseError as error:  # the work is done: hand it over all the same
+        warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=3)
+    return circuits
+
+
 def _circuit(problem: Problem, finding: Finding, record: Mapping[str, Any]) -> Circuit:
-    size = int(finding.mask.sum())
-    if size == 0:
-        warnings.warn(
-            f"the threshold {problem.threshold} keeps no edge; the circuit is empty. Lower it.",
-            GatewiseWarning,
-            stacklevel=3,
-        )
-    notes = {"edges": size, **({"notes": dict(finding.notes)} if finding.notes else {})}
+    notes = {"edges": int(finding.mask.sum()), **({"notes": dict(finding.notes)} if finding.notes else {})}
     return Circuit(problem.model.graph, finding.mask, finding.scores.cpu(), {**record, **notes})
 
 

@@ -1,0 +1,307 @@
+"""The run store: what goes in comes out, damage is never trusted, nothing is ever half there."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import random_pairs, small_model
+
+from gatewise import store as store_module
+from gatewise.circuit import Circuit
+from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.graph import Graph
+from gatewise.methods import discover
+from gatewise.methods.contract import Finding, Method, Problem, top_edges
+from gatewise.models.planted import planted_model, planted_pairs
+from gatewise.store import Store
+
+discover_module = import_module("gatewise.methods.discover")  # the package has a function of that name
+KEY = "ab" + "0" * 30
+
+
+def some_circuits(graph: Graph | None = None) -> list[Circuit]:
+    """Three sizes of one ranking, and one circuit without scores."""
+    graph = graph or Graph.transformer(2, 3, 8)
+    scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = [
+        Circuit(graph, top_edges(scores, size), scores, {"method": "eap", "edges": size, "sizes": [1, 2]})
+        for size in (1, 5, graph.n_edges)
+    ]
+    return [*found, graph.empty()]
+
+
+def same(a: Sequence[Circuit], b: Sequence[Circuit]) -> bool:
+    def scores_match(x: Circuit, y: Circuit) -> bool:
+        if x.scores is None or y.scores is None:
+            return x.scores is y.scores
+        return x.scores.dtype == y.scores.dtype and torch.equal(x.scores, y.scores)
+
+    pairs = list(zip(a, b, strict=True))
+    return all(x == y and scores_match(x, y) and x.provenance == y.provenance for x, y in pairs)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        Graph.transformer(2, 3, 8),
+        Graph.transformer(1, 2, 8, parallel=True, qkv="merged"),
+        planted_model("combined").graph,
+    ],
+)
+def test_round_trip(tmp_path: Path, graph: Graph) -> None:
+    store, circuits = Store(tmp_path / "new" / "runs"), some_circuits(graph)
+    assert store.get(KEY) is None
+    store.put(KEY, circuits, {"why": "test"})
+    found = store.get(KEY)
+    assert found is not None
+    assert found[0].graph == graph
+    assert same(found, circuits)
+
+
+def test_an_entry_is_three_files_and_nothing_else(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(KEY, some_circuits(), {})
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert files == [f"ab/{KEY}/{name}" for name in ("arrays.safetensors", "checksums", "result.json")]
+    assert [path.name for path in (tmp_path / "ab").iterdir()] == [KEY]
+
+
+def test_what_json_cannot_hold_is_no_reason_to_lose_a_result(tmp_path: Path) -> None:
+    circuit = Graph.transformer(1, 1, 4).full().with_provenance(correlation=float("nan"), pair=(1, 2))
+    store = Store(tmp_path)
+    store.put(KEY, [circuit], {})
+    found = store.get(KEY)
+    assert found is not None
+    assert found[0].provenance == {"correlation": None, "pair": [1, 2]}
+
+
+@pytest.mark.parametrize("name", ["result.json", "arrays.safetensors", "checksums"])
+@pytest.mark.parametrize("damage", ["flip first", "flip middle", "flip last", "cut", "empty", "remove"])
+def test_damage_is_detected_and_set_aside(tmp_path: Path, name: str, damage: str) -> None:
+    store, circuits = Store(tmp_path), some_circuits()
+    store.put(KEY, circuits, {})
+    path = store.folder(KEY) / name
+    content = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "cut":
+        path.write_bytes(content[:-1])
+    else:
+        place = {"first": 0, "middle": len(content) // 2, "last": -1}[damage.split()[1]]
+        content[place] ^= 1
+        path.write_bytes(content)
+    with pytest.warns(GatewiseWarning, match=r"damaged.*set aside as"):
+        assert store.get(KEY) is None
+    assert not store.folder(KEY).exists()
+    assert len(list((tmp_path / "ab").glob(f"{KEY}.damaged-*"))) == 1
+    store.put(KEY, circuits, {})
+    assert same(store.get(KEY) or [], circuits)
+
+
+def test_an_entry_under_a_wrong_name_is_not_trusted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(KEY, some_circuits(), {})
+    other = "cd" + KEY[2:]
+    store.folder(other).parent.mkdir()
+    store.folder(KEY).rename(store.folder(other))
+    with pytest.warns(GatewiseWarning, match="it is the result"):
+        assert store.get(other) is None
+
+
+_WRITER = """
+import sys
+sys.path[:0] = {path!r}
+from test_store import some_circuits, same
+from gatewise.store import Store
+store, circuits = Store(sys.argv[1]), some_circuits()
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(40):
+    key = f"{{i:02x}}" + "0" * 30
+    store.put(key, circuits, {{}})
+    assert same(store.get(key), circuits)
+"""
+
+
+def test_two_processes_may_store_the_same(tmp_path: Path) -> None:
+    program = _WRITER.format(path=[str(Path(__file__).parent)])
+    command = [sys.executable, "-W", "error::gatewise.errors.GatewiseWarning", "-c", program, str(tmp_path)]
+    writers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, problems = writer.communicate(timeout=120)
+        assert writer.returncode == 0, problems
+    names = sorted(path.name for path in tmp_path.glob("*/*"))
+    assert names == [f"{i:02x}" + "0" * 30 for i in range(40)]
+
+
+@pytest.mark.parametrize("step", range(3))
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS])
+def test_no_space_and_read_only_are_clear_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, problem: int
+) -> None:
+    store = Store(tmp_path)
+    store.put("cd" + KEY[2:], some_circuits(), {})
+    real, done = store_module._write, []
+
+    def failing(path: Path, content: bytes) -> None:
+        if len(done) == step:
+            path.write_bytes(content[: len(content) // 2])
+            raise OSError(problem, os.strerror(problem))
+        done.append(path)
+        real(path, content)
+
+    monkeypatch.setattr(store_module, "_write", failing)
+    with pytest.raises(GatewiseError, match=f"{os.strerror(problem)}.*untouched.*another folder"):
+        store.put(KEY, some_circuits(), {})
+    assert list((tmp_path / "ab").iterdir()) == []
+    assert store.get(KEY) is None
+    assert store.get("cd" + KEY[2:]) is not None
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    store = Store(tmp_path / "runs")
+    for action in (lambda: store.put(KEY, some_circuits(), {}), store.check_writable):
+        with pytest.raises(GatewiseError, match="cannot store a result"):
+            action()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("step", range(4))
+def test_killed_at_any_moment_nothing_is_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A process that ends at once, without cleaning up: during the n-th file, or before the rename."""
+    store, circuits = Store(tmp_path), some_circuits()
+    real, done = store_module._write, []
+
+    def dying(path: Path, content: bytes) -> None:
+        if len(done) == step:
+            path.write_bytes(content[: len(content) // 2])
+            os._exit(9)
+        done.append(path)
+        real(path, content)
+
+    monkeypatch.setattr(store_module, "_write", dying)
+    monkeypatch.setattr(store_module, "_rename_unless_there", lambda *_: os._exit(9))
+    child = os.fork()
+    if child == 0:
+        store.put(KEY, circuits, {})
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    monkeypatch.undo()
+    assert store.get(KEY) is None
+    store.put(KEY, circuits, {})
+    assert same(store.get(KEY) or [], circuits)
+
+
+@dataclass(frozen=True)
+class FakeConfig:
+    rate: float = 0.5
+    steps: int = 3
+
+
+def test_the_key_changes_with_every_ingredient() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    base = Problem(model, pairs, "ns", (5, 10), None, 0, None)
+    problems = [
+        base,
+        dataclasses.replace(base, model=small_model("gpt2", seed=1)),
+        dataclasses.replace(base, model=small_model("gpt2", qkv="merged")),
+        dataclasses.replace(base, model=small_model("gpt2", dtype=torch.float64)),
+        dataclasses.replace(base, pairs=random_pairs(seed=1)),
+        dataclasses.replace(base, pairs=pairs.swapped()),
+        dataclasses.replace(base, direction="dn"),
+        dataclasses.replace(base, sizes=(5, 11)),
+        dataclasses.replace(base, sizes=(), threshold=0.01),
+        dataclasses.replace(base, sizes=(), threshold=0.02),
+        dataclasses.replace(base, seed=1),
+        dataclasses.replace(base, memory="1GB"),
+    ]
+    store = Store("runs")
+    keys = [store.key(problem, "eap", FakeConfig()) for problem in problems]
+    keys += [store.key(base, "acdc", FakeConfig()), store.key(base, "eap", FakeConfig(steps=4))]
+    model.hf.config.layer_norm_epsilon = 1e-3
+    keys.append(store.key(base, "eap", FakeConfig()))
+    model.hf.config.layer_norm_epsilon = 1e-5
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    keys.append(store.key(base, "eap", FakeConfig()))
+    torch.set_num_threads(threads)
+    assert len(set(keys)) == len(keys)
+    assert store.key(dataclasses.replace(base, memory=4 << 30), "eap", FakeConfig()) == keys[0]
+    again = Problem(small_model("gpt2"), random_pairs(), "ns", (5, 10))
+    assert store.key(again, "eap", FakeConfig()) == keys[0]
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    """A method that notes every call."""
+    calls: list[Problem] = []
+
+    def search(problem: Problem, _config: Any) -> list[Finding]:
+        calls.append(problem)
+        scores = torch.arange(problem.model.graph.n_edges, dtype=torch.float32)
+        return [Finding(top_edges(scores, size), scores, {"calls": 1}) for size in problem.sizes or (0,)]
+
+    fake = Method("fake", "for tests", FakeConfig, search)
+    monkeypatch.setattr(discover_module, "methods", lambda: {"fake": fake})
+    return calls
+
+
+def test_discover_finds_a_result_again(tmp_path: Path, searches: list[Problem]) -> None:
+    model, pairs = planted_model("combined"), planted_pairs()
+    first = discover(model, pairs, "fake", edges=[2, 4], store=tmp_path)
+    again = discover(model, pairs, "fake", edges=[2, 4], store=Store(tmp_path))
+    assert len(searches) == 1
+    assert same(first, again)
+    one = discover(model, pairs, "fake", edges=4, store=str(tmp_path))
+    assert len(searches) == 2
+    assert one == first[1]
+    discover(model, pairs, "fake", edges=4)
+    assert len(searches) == 3
+
+
+def test_discover_warns_of_an_empty_circuit_also_when_it_was_stored(tmp_path: Path, searches: list[Problem]) -> None:
+    for _ in range(2):
+        with pytest.warns(GatewiseWarning, match="keeps no edge"):
+            discover(planted_model("and"), planted_pairs(), "fake", threshold=9.0, store=tmp_path)
+    assert len(searches) == 1
+
+
+def test_discover_refuses_before_the_work_and_keeps_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searches: list[Problem]
+) -> None:
+    model, pairs = planted_model("and"), planted_pairs()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GatewiseError, match="cannot store"):
+        discover(model, pairs, "fake", edges=2, store=tmp_path / "file")
+    assert searches == []
+
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store_module, "_write", full)
+    with pytest.warns(GatewiseWarning, match=r"not stored.*No space left"):
+        assert len(discover(model, pairs, "fake", edges=2, store=tmp_path / "runs")) == 2
