@@ -34,7 +34,7 @@ from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
 
-MANY = 8  # circuits at once
+MANY = 4  # circuits at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +108,13 @@ def engine_jobs(case: Case, *, limits: bool) -> dict[str, Job]:
 
     return {
         PLAIN: Job(plain),
-        "prepare: both runs, once per batch": Job(lambda: lambda: prepare(model, pairs), memory=False),
+        "prepare: both runs": Job(lambda: lambda: prepare(model, pairs), memory=False),
         "run_circuit, runs cached": Job(
             lambda: cached(1), most_f=2 if limits else None, most_mb=1500 if limits else None
         ),
         f"{MANY} circuits, runs cached, each": Job(lambda: cached(MANY), per=MANY),
         "run_circuit, all of it": Job(lambda: partial(run_circuit, model, pairs, circuits[0])),
-        "gradient of the margin by the mask": Job(gradient),
+        "gradient by the mask, runs cached": Job(gradient),
     }
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     if options.json:
         print(as_json(found))
     else:
-        console = Console()
+        console = Console(width=110)
         console.print(", ".join(f"{key} {value}" for key, value in environment().items()), highlight=False)
         for name, rows in found.items():
             console.print(as_table(titles[name], rows))
@@ -156,7 +156,7 @@ def _peak(section: str, threads: list[str], job: str) -> float:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Speed and memory of gatewise in units of a plain forward pass.")
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="a section; may be repeated [all]")
-    parser.add_argument("--repeats", type=int, default=9, help="rounds of all jobs [9]")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of all jobs [5]")
     parser.add_argument("--threads", type=int, help="torch's threads [as many as it takes by itself]")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave the memory out: twice as fast")
     parser.add_argument("--json", action="store_true", help="print JSON")

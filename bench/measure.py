@@ -19,7 +19,7 @@ import psutil
 import torch
 from rich.table import Table
 
-PLAIN = "F: hf(input_ids), no_grad"  # the job that all others are compared with
+PLAIN = "F: hf(input_ids)"  # the job that all others are compared with
 
 
 @dataclass(frozen=True)
