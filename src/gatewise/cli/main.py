@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import demo_command, evaluate_command
 from gatewise.cli.models import models_app
 from gatewise.cli.tasks import tasks_app
@@ -35,7 +36,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo_command)
+app.command("discover")(discover_command)
 app.command("evaluate")(evaluate_command)
+app.command("methods")(methods_command)
 app.add_typer(models_app, name="models")
 app.add_typer(tasks_app, name="tasks")
 

@@ -1,0 +1,179 @@
+"""`gatewise discover` finds circuits and writes them to files; `gatewise methods` lists the ways to find them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gatewise.cli.options import (
+    DEFAULT_MODEL,
+    ExamplesOption,
+    JsonOption,
+    MemoryOption,
+    ModelArgument,
+    SeedOption,
+    TaskOption,
+    load,
+)
+from gatewise.errors import GatewiseError, GatewiseWarning
+
+if TYPE_CHECKING:
+    from gatewise.circuit import Circuit
+    from gatewise.methods.contract import SearchDirection
+
+
+def discover_command(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the circuit files; made if it is not there.")],
+    model: ModelArgument = DEFAULT_MODEL,
+    task: TaskOption = "ioi",
+    method: Annotated[str, typer.Option(help="How to search; `gatewise methods` lists the methods.")] = "eap",
+    direction: Annotated[str, typer.Option(help="ns (noising), dn (denoising) or ns+dn.")] = "ns",
+    edges: Annotated[list[str] | None, typer.Option(help="Edges of the circuit; several: 100,200 or repeated.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
+    examples: ExamplesOption = 64,
+    seed: SeedOption = 0,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Folder that keeps results, so that none is found twice.")] = None,
+    memory: MemoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find circuits in a model and write each to a file that EAP-IG and MIB tools read, too."""
+    sizes = _sizes(edges or [])
+    if bool(sizes) == (threshold is not None):
+        raise GatewiseError("give either --edges (such as 500, or 100,200,500) or --threshold, not both.")
+    parameters = _parameters(method, settings or [])
+    _make_folder(out)
+    from gatewise.methods import discover
+    from gatewise.tasks import task as make_task
+
+    loaded = load(model)
+    pairs = make_task(task, loaded, examples=examples, seed=seed).train
+    chosen = cast("SearchDirection", direction)  # checked by discover
+    options: dict[str, Any] = {"seed": seed, "memory": memory, "store": store, **parameters}
+    with _warnings_as_lines():
+        if threshold is None:
+            found = discover(loaded, pairs, method, chosen, edges=sizes, **options)
+        else:
+            found = [discover(loaded, pairs, method, chosen, threshold=threshold, **options)]
+    files = [out / f"{method}-{direction}-{_label(circuit, threshold)}.json" for circuit in found]
+    for circuit, file in zip(found, files, strict=True):
+        circuit.save(file)
+    _show(found, files, as_json)
+
+
+def methods_command(as_json: JsonOption = False) -> None:
+    """List the methods with their parameters and defaults, which `gatewise discover --set` changes."""
+    from gatewise.cli.settings import parameters_of
+    from gatewise.methods.registry import methods
+
+    if as_json:
+        listed = [
+            {
+                "name": method.name,
+                "summary": method.summary,
+                "directed": method.directed,
+                "threshold": method.threshold_meaning,
+                "parameters": {
+                    p.name: {"default": p.default, "values": p.values} for p in parameters_of(method.config).values()
+                },
+            }
+            for method in methods().values()
+        ]
+        print(json.dumps(listed, indent=2))
+        return
+    console = Console()
+    for method in methods().values():
+        console.print(f"[bold]{method.name}[/bold]: {method.summary}", highlight=False)
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        table.add_row("--threshold", "", method.threshold_meaning)
+        for parameter in parameters_of(method.config).values():
+            table.add_row(f"--set {parameter.name}=", str(parameter.default), parameter.values)
+        console.print(table)
+
+
+def _sizes(texts: list[str]) -> list[int]:
+    """`["100,200", "500"]` -> 100, 200, 500; each once, in the order given."""
+    try:
+        return list(dict.fromkeys(int(size) for text in texts for size in text.replace("_", "").split(",")))
+    except ValueError:
+        raise GatewiseError(f"--edges {' '.join(texts)}: expected whole numbers such as 500 or 100,200.") from None
+
+
+def _parameters(method: str, settings: list[str]) -> dict[str, Any]:
+    from gatewise.cli.settings import parse_settings
+    from gatewise.methods.registry import methods
+
+    known = methods()
+    if method not in known:
+        raise GatewiseError(f"there is no method {method!r}; there are {', '.join(known)}.")
+    return parse_settings(method, known[method].config, settings)
+
+
+def _make_folder(folder: Path) -> None:
+    """Before the work: a search may take hours."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GatewiseError(f"cannot make the folder {folder}: {error.strerror}. Give another with --out.") from error
+
+
+def _label(circuit: Circuit, threshold: float | None) -> str:
+    return str(len(circuit)) if threshold is None else f"t{threshold:g}"
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Our own warnings as one line each, without the place in the code."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, GatewiseWarning):
+                print(f"warning: {message}", file=sys.stderr)
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:
+    rows = [
+        {
+            "file": str(file),
+            "edges": len(circuit),
+            "nodes": len(circuit.nodes),
+            "connected": len(circuit.connected()),
+            "sparsity": circuit.sparsity,
+            "seconds": circuit.provenance["time"]["seconds"],
+        }
+        for circuit, file in zip(found, files, strict=True)
+    ]
+    record = found[0].provenance
+    if as_json:
+        asked = {key: record[key] for key in ("method", "direction", "parameters", "model", "task", "examples", "seed")}
+        print(json.dumps({**asked, "circuits": rows}, indent=2))
+        return
+    table = Table("circuit", "edges", "nodes", "on a path", "sparsity", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        counts = (f"{row['edges']:,}", f"{row['nodes']:,}", f"{row['connected']:,}")
+        table.add_row(row["file"], *counts, f"{row['sparsity']:.2%}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{record['method']} {record['direction']} on {record['examples']} pairs of {record['task']} for "
+        f"{record['model']}, seed {record['seed']}: {record['time']['seconds']:.1f} s.",
+        highlight=False,
+        markup=False,
+    )

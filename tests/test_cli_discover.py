@@ -1,0 +1,159 @@
+"""`gatewise discover` and `gatewise methods`, on the model that comes with the package."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from gatewise.circuit import Circuit
+from gatewise.cli import main as cli
+from gatewise.cli.settings import parameters_of, parse_settings
+from gatewise.errors import GatewiseError
+from gatewise.methods.registry import methods
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Run `gatewise` in this process; gives the exit code."""
+    monkeypatch.setattr(sys, "argv", ["gatewise", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    code = stop.value.code
+    return code if isinstance(code, int) else 0
+
+
+def discover(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> int:
+    return run(monkeypatch, "discover", "tiny", "--method", "eap", "--examples", 4, "--out", out, *arguments)
+
+
+def test_several_sizes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "circuits"
+    assert discover(monkeypatch, out, "--edges", "10,20", "--edges", 100, "--direction", "dn") == 0
+    assert sorted(path.name for path in out.iterdir()) == ["eap-dn-10.json", "eap-dn-100.json", "eap-dn-20.json"]
+    circuits = {size: Circuit.load(out / f"eap-dn-{size}.json") for size in (10, 20, 100)}
+    assert all(len(circuit) == size for size, circuit in circuits.items())
+    assert circuits[10] <= circuits[20] <= circuits[100]
+    assert circuits[10].provenance["direction"] == "dn"
+    shown = capsys.readouterr().out
+    assert "eap dn on 4 pairs of ioi for tiny" in shown
+
+
+def test_json_settings_and_store(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ("--edges", 50, "--direction", "ns+dn", "--set", "combine=max", "--store", tmp_path / "runs", "--json")
+    printed = []
+    for _ in range(2):
+        assert discover(monkeypatch, tmp_path / "out", *options) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+    assert printed[0] == printed[1]  # the time, too: it was read, not found again
+    assert printed[0]["parameters"] == {"combine": "max"}
+    assert [entry["edges"] for entry in printed[0]["circuits"]] == [50]
+    assert Path(printed[0]["circuits"][0]["file"]).name == "eap-ns+dn-50.json"
+
+
+def test_threshold(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert discover(monkeypatch, tmp_path, "--threshold", "1e9") == 0
+    assert len(Circuit.load(tmp_path / "eap-ns-t1e+09.json")) == 0
+    assert "warning: the threshold 1000000000.0 keeps no edge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --edges"),
+        (["--edges", "10", "--threshold", "1"], "not both"),
+        (["--edges", "ten"], "expected whole numbers"),
+        (["--edges", "10", "--method", "nope"], "there is no method 'nope'"),
+        (["--edges", "10", "--set", "combine"], "has no '='"),
+        (["--edges", "10", "--set", "steps=1"], "eap has no parameter 'steps'"),
+        (["--edges", "10", "--set", "combine=mean"], "expected sum or max"),
+        (["--edges", "1000000"], "a circuit of 1,000,000 edges was asked for"),
+        (["--edges", "10", "--direction", "up"], "direction is"),
+    ],
+)
+def test_user_errors(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+) -> None:
+    assert discover(monkeypatch, tmp_path / "out", *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_file_in_the_place_of_the_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("")
+    assert discover(monkeypatch, tmp_path / "out", "--edges", 10) == 2
+    assert "cannot make the folder" in capsys.readouterr().err
+
+
+def test_methods(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "methods") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in methods())
+    assert "--set combine=" in shown
+    assert run(monkeypatch, "methods", "--json") == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert list(listed) == list(methods())
+    assert listed["eap"]["parameters"]["combine"] == {"default": "sum", "values": "sum or max"}
+
+
+@dataclass(frozen=True)
+class Config:
+    count: int = 1
+    rate: float = 0.5
+    flag: bool = False
+    way: Literal["a", "b"] = "a"
+    batch: int | None = None
+    name: str | None = "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("count=3", 3),
+        ("rate=1e-3", 1e-3),
+        ("flag=yes", True),
+        ("flag=False", False),
+        ("way=b", "b"),
+        ("batch=none", None),
+        ("batch=4", 4),
+        ("name=none", None),
+        ("name= a=b", "a=b"),
+    ],
+)
+def test_values_by_type(text: str, expected: Any) -> None:
+    (value,) = parse_settings("m", Config, [text]).values()
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("count=1.5", "a whole number"),
+        ("rate=fast", "a number"),
+        ("flag=maybe", "true or false"),
+        ("way=c", "a or b"),
+        ("batch=x", "a whole number or none"),
+    ],
+)
+def test_wrong_values(text: str, message: str) -> None:
+    with pytest.raises(GatewiseError, match=f"--set {text}: expected {message}"):
+        parse_settings("m", Config, [text])
+
+
+def test_every_parameter_of_every_method_can_be_set() -> None:
+    for method in methods().values():
+        for parameter in parameters_of(method.config).values():
+            parsed = parse_settings(method.name, method.config, [f"{parameter.name}={parameter.default}"])
+            assert parsed == {parameter.name: parameter.default}
