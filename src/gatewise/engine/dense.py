@@ -29,6 +29,11 @@ class DenseEngine:
         """Logits of the circuit at the last position. [example, vocabulary]"""
         return self.model.unembed(self._forward(mask))
 
+    @torch.no_grad()
+    def residual(self, mask: Tensor) -> Tensor:
+        """The residual that is unembedded at the last position. [example, d]"""
+        return self._forward(mask)
+
     def gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """A loss of the logits, and its gradient with respect to the mask. -> scalar, [port, sender]"""
         with torch.no_grad():

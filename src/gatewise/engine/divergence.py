@@ -1,10 +1,14 @@
 """KL(reference || circuit) of many last residuals, with the whole vocabulary unembedded only where that decides.
 
 D = sum p_ref log p_ref - e . y + log Z(y), where y is the normed residual, e = sum p_ref w the reference's mean row of
-the unembedding, and Z the partition sum. Only Z needs the vocabulary. Around a centre whose logits are known, the words
-that hold nearly all probability are unembedded exactly; the sum over the others (the tail, of share t) is bounded on
-both sides, by Jensen and by Hoeffding:  Z_T(centre + x) in Z_T(centre) exp(m . x) [1, exp(r^2 |x|^2 / 2)],  with m the
-tail's mean row and r the largest distance of a row from the mean row. So every value comes with a bound on its error.
+the unembedding, and Z the partition sum. Only Z needs the vocabulary. Of a chain of residuals, each near the one
+before, every few are unembedded wholly: the *anchors*. For the others, the words that hold nearly all probability are
+unembedded exactly, and what the rest (the tail) sums to, a step x away from an anchor, is known on both sides, by
+Jensen and by Bennett, with m the tail's mean row, V(x) its variance of w . x, and r the largest |w - m|:
+
+    Z_tail(anchor + x)  in  Z_tail(anchor) exp(m . x) [1, 1 + V(x) f(r |x|)],   f(t) = (exp t - 1 - t) / t^2
+
+V is bounded through one matrix of second moments for all examples. So every value comes with a bound on its error.
 """
 
 from __future__ import annotations
@@ -16,19 +20,37 @@ from torch import Tensor
 
 from gatewise.models.model import Model
 
-_TAIL = 0.02  # share of probability left to the tail, at most
+_TAIL = 0.02  # share of probability left to the tail when the words are chosen
+_GROWN_SHARE, _GROWN_RATIO = (
+    3.0,
+    10.0,
+)  # the words are chosen again when the tail, or its ratio to `weights`, has grown so
 _SMALLEST_VOCABULARY = 4096  # below, everything is unembedded
-_ROWS = 1 << 24  # logits at a time
+_SHORT = 4  # so few residuals are unembedded wholly
+_LOGITS = 1 << 25  # how many at a time
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
-class _Centre:
-    """A point whose full logits are known. Rows by example."""
+class _Words:
+    """The words that are unembedded exactly, and the moments of all others. Rows by example."""
 
-    point: Tensor  # [example, d]
-    words: Tensor  # [example, word, d], unembedding of the most probable words
-    log_tail: Tensor  # [example], log of the tail's partition sum
-    tail_mean: Tensor  # [example, d]
+    chosen: Tensor  # [example, word]
+    rows: Tensor  # [example, word, d], of the unembedding
+    moment: Tensor  # [d, d], second moment of the tail's rows around the mean row, mean over examples
+    weights: Tensor  # [vocabulary], the mean over examples of the tail's distribution, which the moment is made with
+    share: float  # of the tail, at most, when chosen
+
+
+@dataclass(frozen=True, eq=False)
+class _Anchors:
+    """Points whose full logits are known."""
+
+    points: Tensor  # [anchor, example, d]
+    log_tail: Tensor  # [anchor, example], log of the tail's partition sum
+    tail_mean: Tensor  # [anchor, example, d]
+    ratio: Tensor  # [anchor, example], how much larger than `weights` the tail's distribution is, at most
+    share: Tensor  # [anchor, example], of the tail
 
 
 class Divergence:
@@ -39,57 +61,96 @@ class Divergence:
         log_p = reference_logits.double().log_softmax(dim=-1)
         p = log_p.exp()
         self._entropy = (p * log_p).sum(dim=-1)  # [example]
-        self._mean_row = (p.to(model.head.dtype) @ model.head).double()  # [example, d]
-        self._log_p, self._p = log_p, p
         self._screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY
-        self._centre: _Centre | None = None
+        self._words: _Words | None = None
         if self._screens:
-            mean = model.head.mean(dim=0)
-            self._radius = float((model.head - mean).norm(dim=1).max())
+            self._mean_row = (p.to(model.head.dtype) @ model.head).double()  # [example, d]
+            self._middle = model.head.mean(dim=0)
+            self._radius = float((model.head - self._middle).norm(dim=1).max())
+        else:
+            self._p = p
 
     def exact(self, residual: Tensor) -> Tensor:
         """D of last residuals [..., example, d] -> [..., example], in float64."""
         flat = residual.reshape(-1, *residual.shape[-2:])
-        size = max(1, _ROWS // (flat.shape[1] * self.model.vocabulary_size))
-        found = [self._exact(part) for part in flat.split(size)]
+        size = max(1, _LOGITS // (flat.shape[1] * self.model.vocabulary_size))
+        found = [self._from_logits(part, self.model.unembed(part)) for part in flat.split(size)]
         return torch.cat(found).reshape(residual.shape[:-1])
 
-    def _exact(self, residual: Tensor) -> Tensor:
-        logits = self.model.unembed(residual)
-        if self.model.softcap is not None or not self._screens:
-            log_q = logits.double().log_softmax(dim=-1)
-            return self._entropy - (self._p * log_q).sum(dim=-1)
-        y = self.model.final_norm(residual).double()
-        return self._entropy - (self._mean_row * y).sum(dim=-1) + logits.double().logsumexp(dim=-1)
-
-    def centre_on(self, residual: Tensor) -> None:
-        """Take a residual [example, d] as the point to expand around."""
+    def _from_logits(self, residual: Tensor, logits: Tensor) -> Tensor:
         if not self._screens:
-            return
-        point = self.model.final_norm(residual)
-        logits = (point @ self.model.head.T).double()
-        log_z = logits.logsumexp(dim=-1, keepdim=True)
-        sorted_p, order = (logits - log_z).exp().sort(dim=-1, descending=True)
-        needed = (sorted_p.cumsum(dim=-1) < 1 - _TAIL).sum(dim=-1).max()
-        count = min(1 << int(needed).bit_length(), self.model.vocabulary_size // 4)
-        chosen = order[:, :count]
-        p = (logits - log_z).exp().scatter(-1, chosen, 0.0)
-        share = p.sum(dim=-1).clamp(min=1e-300)
-        tail_mean = ((p / share[:, None]).to(point.dtype) @ self.model.head).double()
-        log_tail = share.log() + log_z[:, 0]
-        self._centre = _Centre(point.double(), self.model.head[chosen], log_tail, tail_mean)
+            return self._entropy - (self._p * logits.double().log_softmax(dim=-1)).sum(dim=-1)
+        y = self.model.final_norm(residual).double()
+        return self._entropy - (self._mean_row * y).sum(dim=-1) + _log_sum_exp(logits)
 
-    def estimate(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """D of last residuals [row, example, d], and a bound on how much larger it may be. [row, example] each"""
-        if self._centre is None:
+    def estimate(self, residual: Tensor, spacing: int) -> tuple[Tensor, Tensor]:
+        """D of a chain of last residuals [row, example, d], and a bound on how much larger it may be. [row, example]
+
+        spacing: rows for each anchor. It changes the bounds and the speed.
+        """
+        if not self._screens or len(residual) <= _SHORT:
             exact = self.exact(residual)
             return exact, torch.zeros_like(exact)
-        centre = self._centre
+        first = min(spacing - 1, len(residual) - 1) // 2
+        anchors, words = self._anchors(residual[first::spacing])
         y = self.model.final_norm(residual)
-        step = y.double() - centre.point
-        top = torch.einsum("red,ewd->rew", y, centre.words).double().logsumexp(dim=-1)
-        tail = centre.log_tail + (centre.tail_mean * step).sum(dim=-1)
+        nearest = torch.cdist(y.transpose(0, 1), anchors.points.transpose(0, 1).to(y.dtype)).argmin(dim=-1).T
+        at = (nearest, torch.arange(y.shape[1], device=y.device))  # which anchor, for each row and example
+        step = y.double() - anchors.points[at]
+        tail_mean = anchors.tail_mean[at]
+        top = _log_sum_exp(torch.bmm(y.transpose(0, 1), words.rows.transpose(1, 2))).T
+        tail = anchors.log_tail[at] + (tail_mean * step).sum(dim=-1)
         log_z = torch.logaddexp(top, tail)
-        spread = (0.5 * (self._radius * step.norm(dim=-1)) ** 2).clamp(max=50.0)
-        bound = torch.log1p((tail - log_z).exp() * torch.expm1(spread))
+        radius = self._radius + (tail_mean - self._middle).norm(dim=-1)
+        variance = anchors.ratio[at] * ((step @ words.moment) * step).sum(dim=-1)
+        excess = variance * _bennett(radius * step.norm(dim=-1))
+        bound = torch.log1p((tail - log_z).exp() * excess)
         return self._entropy - (self._mean_row * y.double()).sum(dim=-1) + log_z, bound
+
+    def _anchors(self, residual: Tensor) -> tuple[_Anchors, _Words]:
+        logits = self.model.unembed(residual)
+        log_z = _log_sum_exp(logits)
+        p = (logits - log_z[..., None].to(logits.dtype)).exp_()
+        words = self._words
+        anchors = None if words is None else self._anchors_for(words, residual, p, log_z)
+        if anchors is None or words is None or self._outgrown(anchors, words):
+            words = self._words = self._choose_words(p[0])
+            anchors = self._anchors_for(words, residual, p, log_z)
+        return anchors, words
+
+    def _choose_words(self, p: Tensor) -> _Words:
+        head, away = self.model.head, self.model.head - self._middle
+        ordered = p.sort(dim=-1, descending=True)
+        needed = int((ordered.values.cumsum(dim=-1) < 1 - _TAIL).sum(dim=-1).max()) + 1
+        chosen = ordered.indices[:, : min(needed, self.model.vocabulary_size // 4)]
+        tail = p.double().scatter(-1, chosen, 0.0)
+        share = tail.sum(dim=-1).clamp(min=_TINY)
+        weights = (tail / share[:, None]).mean(dim=0).to(head.dtype)
+        moment = (away * weights[:, None]).T @ away
+        return _Words(chosen, head[chosen], moment.double(), weights, float(share.max()))
+
+    def _anchors_for(self, words: _Words, residual: Tensor, p: Tensor, log_z: Tensor) -> _Anchors:
+        tail = p.scatter(-1, words.chosen.expand(len(p), -1, -1), 0.0)
+        share = tail.sum(dim=-1, dtype=torch.float64).clamp(min=_TINY)
+        tail /= share[..., None].to(tail.dtype)
+        ratio = (tail / words.weights.clamp(min=torch.finfo(tail.dtype).tiny)).amax(dim=-1)
+        mean = (tail @ self.model.head).double()
+        points = self.model.final_norm(residual).double()
+        return _Anchors(points, share.log() + log_z, mean, ratio.double(), share)
+
+    def _outgrown(self, anchors: _Anchors, words: _Words) -> bool:
+        examples = anchors.ratio.shape[1]
+        too_large = float(anchors.share.max()) > _GROWN_SHARE * words.share
+        return too_large or float(anchors.ratio.max()) > _GROWN_RATIO * examples
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Over the last dimension, as float64."""
+    largest = logits.amax(dim=-1, keepdim=True)
+    return (logits - largest).exp_().sum(dim=-1).double().log() + largest[..., 0]
+
+
+def _bennett(t: Tensor) -> Tensor:
+    """(exp t - 1 - t) / t^2, at least 1/2, its limit at 0."""
+    t = t.clamp(min=1e-2, max=100.0)  # rises with t, so raising t only widens a bound
+    return (torch.expm1(t) - t) / t.square()

@@ -152,9 +152,9 @@ class State:
         kinds: tuple[Kind, ...] = ("q", "k", "v")
         return {kind: stage.per_head(stage.project(kind, x, self.on.layout)) for kind in kinds}
 
-    def carried(self, sender: int) -> Tensor:
-        """What keeping an edge from this sender adds to a port's input. [example, window, d]"""
-        return self.outputs[sender] - self.on.other[sender]
+    def carried(self, senders: Sequence[int], positions: int) -> Tensor:
+        """What keeping an edge from each sender adds to a port's input at the last positions. [sender, ..., d]"""
+        return self.outputs[:, :, -positions:][senders] - self.on.other[:, :, -positions:][senders]
 
     def port_input(self, port: int) -> Tensor:
         """[example, window, d]; at nodes that live at the last position only, just that column is kept up."""

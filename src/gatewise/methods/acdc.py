@@ -1,0 +1,408 @@
+"""ACDC: greedy search from the output back, exact, on the incremental engine.
+
+An edge is removed if D(H without it) - D(H) < tau (signed, strict), D = KL(reference || circuit). With `ns+dn` there
+is one H, judged by the sum of both directions' changes (`combine="sum"`, the paper) or by each (`"either"`). Receivers
+come from the output back, node by node; the senders of a port are permuted by the seed.
+
+Most candidates are removed, so a *chain* H\\e1, H\\e1e2, ... is evaluated at once and accepted up to the first edge
+that has to stay: the result is the sequential one. Values closer to tau than `BAND` could depend on how the work was
+cut up; those are decided by one canonical evaluation, example by example with the dense engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.engine.batches import batches
+from gatewise.engine.dense import DenseEngine
+from gatewise.engine.divergence import Divergence
+from gatewise.engine.incremental import DEAD, Plan, Proposal, State, liveness
+from gatewise.engine.runs import BothRuns, Direction, both_runs
+from gatewise.errors import GatewiseError
+from gatewise.graph import Graph
+from gatewise.methods.contract import Finding, Method, Problem
+from gatewise.models.model import Model
+from gatewise.progress import progress_bar
+from gatewise.tasks.pairs import Pairs
+
+BAND = {torch.float32: 2e-5, torch.float64: 1e-10}  # around tau, in nats; wider for other dtypes
+_WIDEST_BAND = 1e-3
+_CHAIN_BYTES = 1 << 28  # of buffers for one chain
+_WANTED_BOUND = 0.05  # share of tau that bounds on D may have
+
+
+@dataclass(frozen=True)
+class AcdcConfig:
+    """Parameters of ACDC."""
+
+    combine: Literal["sum", "either"] = "sum"  # how ns+dn judges an edge
+    chain: int = 64  # longest chain; changes the speed, not the result
+    batch: int | None = None  # examples at a time; changes the memory, not the result
+    tolerance: float = 0.1  # a tau that keeps at most this share more edges than asked for is good enough
+    runs: int = 12  # most values of tau to try for a number of edges
+    first_threshold: float = 0.01  # the first tau to try
+
+    def __post_init__(self) -> None:
+        if self.combine not in ("sum", "either"):
+            raise GatewiseError(f"combine is 'sum' (the paper) or 'either', got {self.combine!r}.")
+        if self.chain < 1 or self.runs < 1 or (self.batch is not None and self.batch < 1):
+            raise GatewiseError("chain, batch and runs are at least 1.")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One greedy search."""
+
+    threshold: float
+    kept: Tensor  # [edge] of bool
+    effects: Tensor  # [edge], change of D when the edge was tried; 0 where no trial was needed
+    trials: int  # candidates that needed an evaluation
+    canonical: int  # candidates within the band
+    divergence: tuple[float, ...]  # D at the end, for each direction
+
+
+def receiver_order(graph: Graph) -> list[int]:
+    """Ports in the order of the search: from the output back, node by node."""
+    nodes = [graph.ports_of_sender[sender] for sender in reversed(range(len(graph.senders)))]
+    return [len(graph.ports) - 1, *(port for ports in nodes for port in reversed(ports))]
+
+
+def sender_order(graph: Graph, port: int, seed: int) -> list[int]:
+    """The senders of a port in the order of the search, permuted by the seed."""
+    reads = graph.stages[graph.stage_of_port[port]].reads
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + port)
+    return torch.randperm(reads, generator=generator).tolist()
+
+
+class _Side:
+    """One direction of a search: the states of all batches, and their distance from the reference."""
+
+    def __init__(self, model: Model, runs: Sequence[BothRuns], direction: Direction, kept: Tensor) -> None:
+        self.states = []
+        self.divergences = []
+        for run in runs:
+            reference = run.reference(direction)
+            on = run.intervention(model, direction)
+            self.states.append(State(model, on, reference.outputs.clone(), kept))
+            self.divergences.append(Divergence(model, reference.logits))
+        self._examples = sum(len(run.clean.logits) for run in runs)
+        self.now, self.bound = 0.0, 0.0  # D of the current circuit, and how much larger it may be
+        self.spacing = 8  # rows of a chain for each whole unembedding
+        self._plans: list[Plan | None] = []
+        self._proposals: list[Proposal] = []
+
+    def _mean(self, parts: Sequence[Tensor]) -> Tensor:
+        """Mean over all examples. parts: [row, example] each -> [row]"""
+        total: Tensor = torch.stack([part.sum(dim=-1) for part in parts]).sum(dim=0) / self._examples
+        return total.cpu()
+
+    def settle(self) -> None:
+        """Measure the current D exactly."""
+        values = [d.exact(s.last[None]) for s, d in zip(self.states, self.divergences, strict=True)]
+        self.now, self.bound = float(self._mean(values)[0]), 0.0
+
+    def rebuild(self, live: Sequence[int], first_stage: int) -> None:
+        for state in self.states:
+            state.rebuild(live, first_stage)
+        self.settle()
+
+    def plan(self, node: int, live: Sequence[int]) -> None:
+        self._plans = [None if node < 0 else state.plan(node, live) for state in self.states]
+
+    def longest_chain(self, port: int) -> int:
+        """Rows that fit the memory meant for them."""
+        state, plan = self.states[0], self._plans[0]
+        window, width = state.on.layout.window, state.outputs.shape[-1]
+        columns = 8 * window if plan is None else 4 * (len(plan.changed) + (len(plan.wide_changed) + 2) * window)
+        examples = max(len(s.last) for s in self.states)
+        return max(1, _CHAIN_BYTES // (columns * examples * width * state.outputs.element_size()))
+
+    def try_chain(self, port: int, senders: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """D after removing the first, the first two, ... of these senders, and bounds on how much larger it is."""
+        self._proposals = []
+        found = []
+        for state, plan, divergence in zip(self.states, self._plans, self.divergences, strict=True):
+            change = -state.carried(senders, state.positions_read(plan, port)).cumsum(dim=0)
+            proposal = state.propose(plan, port, change)
+            self._proposals.append(proposal)
+            found.append(divergence.estimate(proposal.residual, self.spacing))
+        return self._mean([value for value, _ in found]), self._mean([bound for _, bound in found])
+
+    def exact(self, rows: Sequence[int]) -> list[float]:
+        """D of rows of the last chain, with the whole vocabulary; row -1 is the current circuit."""
+        values = []
+        for state, proposal, divergence in zip(self.states, self._proposals, self.divergences, strict=True):
+            residuals = [state.last if row < 0 else proposal.residual[row] for row in rows]
+            values.append(divergence.exact(torch.stack(residuals)))
+        return self._mean(values).tolist()
+
+    def adapt(self, bounds: Sequence[float], wanted: float) -> None:
+        """Anchors closer together if the bounds are wider than wanted, further apart if much narrower."""
+        largest = sorted(bounds)[len(bounds) // 2]
+        if largest > wanted:
+            self.spacing = max(2, self.spacing // 2)
+        elif largest < wanted / 8:
+            self.spacing = min(64, 2 * self.spacing)
+
+    def accept(self, row: int, value: float, bound: float) -> None:
+        for state, proposal in zip(self.states, self._proposals, strict=True):
+            state.accept(proposal, row)
+        self.now, self.bound = value, bound
+
+
+class _Canonical:
+    """D by the dense engine, one example at a time: depends on the circuit alone."""
+
+    def __init__(self, model: Model, pairs: Pairs, directions: Sequence[Direction]) -> None:
+        self._model, self._pairs, self._directions = model, pairs, directions
+        self._engines: list[tuple[Direction, DenseEngine, Divergence]] = []
+
+    def change(self, kept: Tensor, port: int, sender: int) -> list[float]:
+        """D(H without the edge) - D(H) for each direction."""
+        if not self._engines:
+            for row in range(len(self._pairs)):
+                runs = both_runs(self._model, self._pairs[row : row + 1])
+                for direction in self._directions:
+                    engine = DenseEngine(self._model, runs.intervention(self._model, direction))
+                    divergence = Divergence(self._model, runs.reference(direction).logits)
+                    self._engines.append((direction, engine, divergence))
+        without = kept.clone()
+        without[port, sender] = False
+        totals = dict.fromkeys(self._directions, 0.0)
+        for direction, engine, divergence in self._engines:
+            before, after = (
+                float(divergence.exact(engine.residual(mask.to(self._model.device, self._model.dtype))[None])[0, 0])
+                for mask in (kept, without)
+            )
+            totals[direction] += (after - before) / len(self._pairs)
+        return [totals[direction] for direction in self._directions]
+
+
+class Acdc:
+    """Greedy searches on one set of pairs, for several thresholds."""
+
+    def __init__(self, problem: Problem, config: AcdcConfig) -> None:
+        self.problem, self.config = problem, config
+        self.model, self.graph = problem.model, problem.model.graph
+        self.directions = problem.directions
+        self._runs = [both_runs(self.model, part) for part in self._parts()]
+        self._canonical = _Canonical(self.model, problem.pairs, self.directions)
+        self.band = BAND.get(self.model.dtype, _WIDEST_BAND)
+
+    def _parts(self) -> list[Pairs]:
+        pairs = self.problem.pairs
+        if self.config.batch is None:
+            return [part for _, part in batches(self.model, pairs, self.problem.memory)]
+        return [pairs[start : start + self.config.batch] for start in range(0, len(pairs), self.config.batch)]
+
+    def search(self, threshold: float, advance: Callable[[int], None] = lambda edges: None) -> Outcome:
+        """Run the greedy search for one tau."""
+        return _Search(self, threshold, advance).run()
+
+    def removable(self, changes: Sequence[float], threshold: float) -> float:
+        """How far below tau the combined change is: positive means removable."""
+        return threshold - (sum(changes) if self.config.combine == "sum" else max(changes))
+
+
+class _Search:
+    """One greedy search: what is kept so far, and what was measured."""
+
+    def __init__(self, acdc: Acdc, threshold: float, advance: Callable[[int], None]) -> None:
+        self.acdc, self.threshold, self.advance = acdc, threshold, advance
+        self.graph = acdc.graph
+        self.kept = self.graph.edge_index >= 0  # [port, sender]
+        self.effects = torch.zeros(self.graph.n_edges, dtype=torch.float64)
+        self.live = [DEAD] * len(self.graph.senders)
+        self.sides = [_Side(acdc.model, acdc._runs, direction, self.kept) for direction in acdc.directions]
+        self.trials = self.canonical = self.unembedded = self.settled = self.chains = 0
+        self.length = 8  # of the next chain
+
+    def run(self) -> Outcome:
+        for side in self.sides:
+            side.settle()
+        stage, node = -1, -2
+        for port in receiver_order(self.graph):
+            receiver = self.graph.port_sender[port]
+            if receiver >= 0 and receiver != node:
+                self.live[receiver] = liveness(self.graph, self.kept, receiver, self.live)
+            senders = sender_order(self.graph, port, self.acdc.problem.seed)
+            if receiver >= 0 and self.live[receiver] == DEAD:
+                self.kept[port] = False
+                self.advance(len(senders))
+                continue
+            if self.graph.stage_of_port[port] != stage:
+                stage = self.graph.stage_of_port[port]
+                for side in self.sides:
+                    side.rebuild(self.live, stage + 1)
+            if receiver != node:
+                node = receiver
+                for side in self.sides:
+                    side.plan(node, self.live)
+            self._port(port, senders)
+        return Outcome(
+            self.threshold,
+            self.graph.vector(self.kept),
+            self.effects,
+            self.trials,
+            self.canonical,
+            tuple(side.now for side in self.sides),
+        )
+
+    def _port(self, port: int, senders: list[int]) -> None:
+        """Decide all edges into one port."""
+        longest = min(self.acdc.config.chain, *(side.longest_chain(port) for side in self.sides))
+        while senders:
+            chain = senders[: min(self.length, longest)]
+            removed, stopped = self._chain(port, chain)
+            decided = removed + (1 if stopped else 0)
+            senders = senders[decided:]
+            self.advance(decided)
+            self.length = max(2, removed + 1) if stopped else min(2 * self.length, max(longest, self.length))
+
+    def _chain(self, port: int, chain: list[int]) -> tuple[int, bool]:
+        """Remove the longest run of removable edges; say how many, and whether the next one has to stay."""
+        self.chains += 1
+        tried = [side.try_chain(port, chain) for side in self.sides]
+        values = [[side.now, *value.tolist()] for side, (value, _) in zip(self.sides, tried, strict=True)]
+        bounds = [[side.bound, *bound.tolist()] for side, (_, bound) in zip(self.sides, tried, strict=True)]
+        for side, bound in zip(self.sides, bounds, strict=True):
+            side.adapt(bound[1:], _WANTED_BOUND * self.threshold)
+        removed, stopped = 0, False
+        for row, sender in enumerate(chain):
+            self.trials += 1
+            if not self._decide(port, sender, row, chain[:row], values, bounds):
+                stopped = True
+                break
+            removed += 1
+        if removed:
+            for side, value, bound in zip(self.sides, values, bounds, strict=True):
+                side.accept(removed - 1, value[removed], bound[removed])
+            self.kept[port, chain[:removed]] = False
+            if any(side.bound > _WANTED_BOUND * self.threshold for side in self.sides):
+                self.settled += 1
+                for side in self.sides:
+                    side.settle()
+        return removed, stopped
+
+    def _decide(
+        self,
+        port: int,
+        sender: int,
+        row: int,
+        gone: list[int],
+        values: list[list[float]],
+        bounds: list[list[float]],
+    ) -> bool:
+        """Whether this edge of a chain is removed. Values and bounds have the current circuit before row 0."""
+        acdc, band = self.acdc, self.acdc.band
+        at = row + 1
+        least = [v[at] - v[row] - b[row] for v, b in zip(values, bounds, strict=True)]
+        most = [v[at] + b[at] - v[row] for v, b in zip(values, bounds, strict=True)]
+        if acdc.removable(most, self.threshold) <= band and acdc.removable(least, self.threshold) >= -band:
+            self._make_exact(row, values, bounds)
+            least = most = [v[at] - v[row] for v in values]
+        margin = acdc.removable(most, self.threshold)
+        if abs(margin) <= band and abs(acdc.removable(least, self.threshold)) <= band:
+            self.canonical += 1
+            circuit = self.kept.clone()
+            circuit[port, gone] = False
+            least = most = acdc._canonical.change(circuit, port, sender)
+            margin = acdc.removable(most, self.threshold)
+        self.effects[int(self.graph.edge_index[port, sender])] = self.threshold - margin
+        return margin > 0
+
+    def _make_exact(self, row: int, values: list[list[float]], bounds: list[list[float]]) -> None:
+        """Unembed the two rows wholly that a decision needs, and with them all later ones that will need it too."""
+        for side, value, bound in zip(self.sides, values, bounds, strict=True):
+            loose = [at for at in range(row + 2, len(bound)) if bound[at] > 0.25 * self.threshold]
+            places = [at for at in (row, row + 1, *loose) if bound[at] > 0]
+            self.unembedded += len(places)
+            for at, exact in zip(places, side.exact([at - 1 for at in places]) if places else (), strict=True):
+                value[at], bound[at] = exact, 0.0
+
+
+def _search(problem: Problem, config: AcdcConfig) -> list[Finding]:
+    acdc = Acdc(problem, config)
+    if problem.threshold is not None:
+        with progress_bar("ACDC", problem.model.graph.n_edges) as bar:
+            outcome = acdc.search(problem.threshold, bar.advance)
+        return [Finding(outcome.kept, outcome.effects, _notes(outcome, 1))]
+    return list(_sizes(acdc, problem.sizes))
+
+
+def _sizes(acdc: Acdc, sizes: Sequence[int]) -> list[Finding]:
+    """Search a tau for each size; every run serves all sizes."""
+    known: dict[float, Outcome] = {}
+    findings = []
+    with progress_bar("ACDC", None) as bar:
+
+        def run(threshold: float) -> Outcome:
+            if threshold not in known:
+                bar.describe(f"ACDC, run {len(known) + 1}, tau {threshold:.3g}")
+                known[threshold] = acdc.search(threshold)
+            return known[threshold]
+
+        for size in sizes:
+            findings.append(_exactly(acdc, size, _find_threshold(acdc, size, known, run), len(known)))
+    return findings
+
+
+def _find_threshold(acdc: Acdc, size: int, known: dict[float, Outcome], run: Callable[[float], Outcome]) -> Outcome:
+    """The outcome that keeps the fewest edges of those that keep enough, close to the size if runs allow."""
+    config = acdc.config
+    if not known:
+        run(config.first_threshold)
+    for _ in range(config.runs):
+        above = [t for t, o in known.items() if int(o.kept.sum()) >= size]
+        below = [t for t, o in known.items() if int(o.kept.sum()) < size]
+        if above:
+            best = max(above, key=lambda t: -int(known[t].kept.sum()))
+            if int(known[best].kept.sum()) <= size * (1 + config.tolerance):
+                break
+        if not above:
+            guess = min(below) / 8
+        elif not below:
+            guess = max(above) * 8
+        else:
+            guess = (
+                (max(above) * min(t for t in below if t > max(above))) ** 0.5
+                if any(t > max(above) for t in below)
+                else max(above) * 2
+            )
+        run(guess)
+    enough = [o for o in known.values() if int(o.kept.sum()) >= size] or [run(0.0)]
+    return min(enough, key=lambda o: int(o.kept.sum()))
+
+
+def _exactly(acdc: Acdc, size: int, outcome: Outcome, runs: int) -> Finding:
+    """Settle the remainder: of the kept edges those with the largest effect, then removed ones if too few."""
+    strength = torch.where(outcome.kept, outcome.effects + 1e6, outcome.effects)
+    order = torch.argsort(strength, descending=True, stable=True)
+    mask = torch.zeros_like(outcome.kept)
+    mask[order[:size]] = True
+    return Finding(mask, outcome.effects, _notes(outcome, runs))
+
+
+def _notes(outcome: Outcome, runs: int) -> dict[str, object]:
+    return {
+        "tau": outcome.threshold,
+        "kept_at_tau": int(outcome.kept.sum()),
+        "runs": runs,
+        "trials": outcome.trials,
+        "canonical_evaluations": outcome.canonical,
+        "divergence": list(outcome.divergence),
+    }
+
+
+ACDC = Method(
+    name="acdc",
+    summary="Greedy search: remove every edge whose removal changes the output by less than tau.",
+    config=AcdcConfig,
+    search=_search,
+    threshold_meaning="tau, the change of KL in nats",
+)

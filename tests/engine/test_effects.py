@@ -1,0 +1,43 @@
+"""Exact effects against one run per edge."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import random_pairs, small_model
+
+from gatewise.engine import run_circuit
+from gatewise.engine.effects import edge_effects
+from gatewise.errors import GatewiseError
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "neox", "llama"])
+@pytest.mark.parametrize("direction", ["ns", "dn"])
+@pytest.mark.parametrize("size", [None, 70])
+def test_effects_are_those_of_single_runs(architecture: str, direction: str, size: int | None) -> None:
+    model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
+    graph = model.graph
+    circuit = graph.full() if size is None else graph.random_circuit(size, seed=3)
+    found = edge_effects(model, pairs, None, direction, circuit=circuit, memory=150_000)  # type: ignore[arg-type]
+    assert list(found.edges) == circuit.indices
+    reference = run_circuit(model, pairs, graph.full(), direction)  # type: ignore[arg-type]
+    log_p = reference.log_softmax(-1)
+
+    def measures(c: object) -> tuple[float, float]:
+        logits = run_circuit(model, pairs, c, direction)  # type: ignore[arg-type]
+        kl = (log_p.exp() * (log_p - logits.log_softmax(-1))).sum(-1).mean()
+        return float(kl), float(pairs.margin(logits).mean())
+
+    before = measures(circuit)
+    for place in range(0, len(found.edges), 5):
+        after = measures(circuit - graph.circuit([found.edges[place]]))
+        assert float(found.kl[place]) == pytest.approx(after[0] - before[0], abs=1e-9)
+        assert float(found.margin[place]) == pytest.approx(after[1] - before[1], abs=1e-9)
+
+
+def test_edges_outside_the_circuit_are_refused() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    circuit = model.graph.circuit(["input->logits"])
+    with pytest.raises(GatewiseError, match="m0->logits"):
+        edge_effects(model, pairs, ["m0->logits"], circuit=circuit)
+    assert float(edge_effects(model, pairs, ["input->logits"]).kl) > 0

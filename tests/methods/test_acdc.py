@@ -1,0 +1,137 @@
+"""ACDC against a naive greedy search that runs the reference engine once per candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from reference import reference_logits
+from small_models import random_pairs, small_model
+
+from gatewise.circuit import Circuit
+from gatewise.errors import GatewiseError
+from gatewise.methods.acdc import Acdc, AcdcConfig, receiver_order, sender_order
+from gatewise.methods.contract import Problem
+from gatewise.models.model import Model
+from gatewise.models.planted import planted_model, planted_pairs
+from gatewise.tasks.pairs import Pairs
+
+
+def naive_distance(model: Model, pairs: Pairs, circuit: Circuit, direction: str) -> float:
+    reference = pairs.clean if direction == "ns" else pairs.corrupted
+    rows = [reference[i, -int(pairs.lengths[i]) :] for i in range(len(pairs))]
+    full = torch.stack([model.hf(row[None]).logits[0, -1] for row in rows]).log_softmax(-1)
+    log_q = reference_logits(model, pairs, circuit, direction).log_softmax(-1)
+    return float((full.exp() * (full - log_q)).sum(-1).mean())
+
+
+def naive_acdc(model: Model, pairs: Pairs, directions: tuple[str, ...], tau: float, combine: str, seed: int) -> Circuit:
+    """One forward per candidate; every edge is tried, dead or not."""
+    graph = model.graph
+    circuit = graph.full()
+    now = [naive_distance(model, pairs, circuit, d) for d in directions]
+    for port in receiver_order(graph):
+        for sender in sender_order(graph, port, seed):
+            without = circuit - graph.circuit([int(graph.edge_index[port, sender])])
+            after = [naive_distance(model, pairs, without, d) for d in directions]
+            changes = [a - b for a, b in zip(after, now, strict=True)]
+            if (sum(changes) if combine == "sum" else max(changes)) < tau:
+                circuit, now = without, after
+    return circuit
+
+
+def search(model: Model, pairs: Pairs, direction: Any, tau: float, seed: int = 0, **config: Any) -> Circuit:
+    problem = Problem(model, pairs, direction, (), tau, seed)
+    outcome = Acdc(problem, AcdcConfig(**config)).search(tau)
+    return Circuit(model.graph, outcome.kept)
+
+
+CASES = [
+    ("gpt2", "ns", 0.02, "sum", 0),
+    ("gpt2", "dn", 0.005, "sum", 1),
+    ("gpt2", "ns+dn", 0.02, "sum", 2),
+    ("neox", "ns", 0.005, "sum", 3),
+    ("neox", "ns+dn", 0.05, "either", 4),
+    ("llama", "ns", 0.05, "sum", 5),
+    ("llama", "dn", 0.02, "sum", 6),
+    ("llama", "ns+dn", 0.01, "either", 7),
+    ("qwen2", "ns", 0.1, "sum", 8),
+]
+
+
+@pytest.mark.parametrize(("architecture", "direction", "tau", "combine", "seed"), CASES)
+def test_equals_naive_greedy_search_edge_for_edge(
+    architecture: str, direction: str, tau: float, combine: str, seed: int
+) -> None:
+    model = small_model(architecture, seed=seed, dtype=torch.float64)
+    pairs = random_pairs(seed=seed, lengths=(5, 4), same=(2, 1))
+    expected = naive_acdc(model, pairs, tuple(direction.split("+")), tau, combine, seed)
+    assert 0 < len(expected) < model.graph.n_edges
+    for chain, batch in ((1, None), (3, 1), (64, None)):
+        found = search(model, pairs, direction, tau, seed, combine=combine, chain=chain, batch=batch)
+        assert (found ^ expected).edges == []
+
+
+@pytest.mark.parametrize("direction", ["ns", "dn", "ns+dn"])
+def test_chain_and_batches_do_not_change_the_result_in_float32(direction: str) -> None:
+    model, pairs = small_model("llama", seed=3), random_pairs(seed=3, lengths=(8, 6, 8, 5))
+    first = search(model, pairs, direction, 0.01)
+    for chain, batch in ((1, 1), (5, 2), (100, 3)):
+        assert search(model, pairs, direction, 0.01, chain=chain, batch=batch) == first
+
+
+def test_values_on_the_threshold_are_decided_canonically() -> None:
+    """Take an effect that occurs as tau: the edge stays (strict), however the work is cut up."""
+    model, pairs = small_model("gpt2", seed=5), random_pairs(seed=5)
+    problem = Problem(model, pairs, "ns", (), 0.01, 0)
+    outcome = Acdc(problem, AcdcConfig()).search(0.01)
+    tau = float(outcome.effects[outcome.kept].min())
+    results = []
+    for chain, batch in ((1, None), (7, 1), (64, 2)):
+        again = Acdc(Problem(model, pairs, "ns", (), tau, 0), AcdcConfig(chain=chain, batch=batch)).search(tau)
+        assert again.canonical > 0
+        results.append(again.kept)
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_screened_vocabulary_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pairs = small_model("gpt2", seed=7), random_pairs(seed=7)
+    expected = search(model, pairs, "ns+dn", 0.01)
+    monkeypatch.setattr("gatewise.engine.divergence._SMALLEST_VOCABULARY", 2)
+    assert search(model, pairs, "ns+dn", 0.01) == expected
+
+
+def test_the_running_divergence_is_that_of_the_circuit() -> None:
+    model, pairs = small_model("llama", seed=9), random_pairs(seed=9)
+    outcome = Acdc(Problem(model, pairs, "ns+dn", (), 0.01, 0), AcdcConfig()).search(0.01)
+    circuit = Circuit(model.graph, outcome.kept)
+    for direction, value in zip(("ns", "dn"), outcome.divergence, strict=True):
+        assert value == pytest.approx(naive_distance(model, pairs, circuit, direction), abs=1e-5)
+
+
+def test_the_seed_permutes_senders_only() -> None:
+    graph = small_model("gpt2").graph
+    assert sorted(sender_order(graph, 20, 0)) == sorted(sender_order(graph, 20, 1))
+    assert sender_order(graph, len(graph.ports) - 1, 0) != sender_order(graph, len(graph.ports) - 1, 1)
+    assert sorted(receiver_order(graph)) == list(range(len(graph.ports)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "count"),
+    [("and", "ns", 2), ("or", "ns", 1), ("adder", "ns", 2), ("and", "dn", 1), ("or", "dn", 2), ("adder", "dn", 2)],
+)
+def test_the_papers_table_on_single_gates(kind: str, direction: str, count: int) -> None:
+    """Full, partial or none, by threshold; which edge is the partial one depends on the seed."""
+    model, pairs = planted_model(kind), planted_pairs()
+    gate = model.graph.circuit(["A1->B", "A2->B"])
+    found = [search(model, pairs, direction, 0.01, seed=seed) & gate for seed in range(8)]
+    assert {len(circuit) for circuit in found} == {count}
+    assert len(set(found)) == (2 if count == 1 else 1)
+
+
+def test_bad_parameters() -> None:
+    with pytest.raises(GatewiseError, match="'sum'"):
+        AcdcConfig(combine="product")  # type: ignore[arg-type]
+    with pytest.raises(GatewiseError, match="at least 1"):
+        AcdcConfig(chain=0)
