@@ -5,12 +5,13 @@
 L is the pairs' margin. With all edges kept, the ports of a stage read the same residual stream, so that a plain run
 with autograd gives all we need: the gradient at every query, key and value *per query head*, before head norm and
 rotary embedding. What is left between there and the port is a projection and a norm, whose transposed Jacobian is
-written out in `_through_norm`. All scores of a stage are then one matrix product.
+applied in `_gather` and `_spell_out`. All scores of a stage are then one matrix product. Scores are linear in the
+gradients, so that those of several runs (EAP-IG) are summed while they are small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,24 +19,37 @@ from torch import Tensor
 
 from gatewise.engine.runs import Direction, lay_out, prefix_of
 from gatewise.models.model import Model
-from gatewise.models.parts import Attention, KeysValues, Kind, Norm, Pointwise, Projection
+from gatewise.models.parts import Attention, KeysValues, Kind, Pointwise
 from gatewise.tasks.pairs import Pairs
 
 _KINDS: tuple[Kind, ...] = ("q", "k", "v")
+_RUNS_AT_ONCE = 8  # whose gradients are held together: saves time, costs a residual stream per attention stage and run
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Where one stage reads during a run: tensors at which the gradient of L tells that of each port."""
+    """Where one stage reads during a run: the points at which the gradient of L tells that of each port."""
 
     stage: Attention | Pointwise | None  # None: the logits
     x: Tensor  # the residual stream it reads. [example, window, d]
-    points: tuple[
-        Tensor, ...
-    ]  # attention: q, k and v [head, example, window, dimension]; else the ports [node, ..., d]
+    points: tuple[Tensor, ...]  # q, k and v [head, example, window, dimension]; or the ports [node, example, window, d]
 
 
-Gradients = list[tuple[Reading, tuple[Tensor, ...]]]  # of L at each reading's points
+@dataclass(frozen=True, eq=False)
+class StageGradient:
+    """The gradient at a stage's ports, of one run or summed over several, before it is spelt out.
+
+    Pointwise stages: as it is. Attention: what goes back through the projections, and for each run what the norm takes
+    away from it, a multiple of the standardised residual stream. That is tens of times smaller than the ports' own.
+    """
+
+    direct: tuple[Tensor, ...]  # like a reading's points
+    along: tuple[Tensor, ...] = ()  # for each run: [q, k and v ports, example, window, 1]
+    standard: tuple[Tensor, ...] = ()  # for each run: [example, window, d]
+
+    def __add__(self, other: StageGradient) -> StageGradient:
+        direct = tuple(a + b for a, b in zip(self.direct, other.direct, strict=True))
+        return StageGradient(direct, self.along + other.along, self.standard + other.standard)
 
 
 class Attribution:
@@ -52,7 +66,7 @@ class Attribution:
         The difference is corrupted - clean and L is the same in both directions, so that their sum is twice a trapezoid
         rule: the gradient's mean over both ends of the way, times the way.
         """
-        gradients: dict[Direction, Gradients] = {}
+        gradients: dict[Direction, list[StageGradient]] = {}
         clean, gradients["ns"] = self._side(self.pairs.clean, gradient="ns" in directions)
         corrupted, gradients["dn"] = self._side(self.pairs.corrupted, gradient="dn" in directions)
         difference = _subtract(corrupted, clean)
@@ -71,13 +85,16 @@ class Attribution:
         first, last = corrupted[sources].sum(dim=0), clean[sources].sum(dim=0)
         difference = _subtract(corrupted, clean)
         del clean, corrupted
-        total = self._scores(gradients, difference)  # step m is the clean run
-        del gradients
-        for step in range(1, steps):
-            total += self._scores(self._gradients(torch.lerp(first, last, step / steps), None), difference)
-        return total / steps
+        total = difference.new_zeros(len(self.model.graph.ports), len(self.model.graph.senders))
+        for step in range(1, steps):  # step m is the clean run
+            if step % _RUNS_AT_ONCE == 0:
+                total += self._scores(gradients, difference)
+                gradients = []
+            found = self._gradients(torch.lerp(first, last, step / steps), None)
+            gradients = [a + b for a, b in zip(gradients, found, strict=True)] if gradients else found
+        return (total + self._scores(gradients, difference)) / steps
 
-    def _side(self, tokens: Tensor, *, gradient: bool) -> tuple[Tensor, Gradients]:
+    def _side(self, tokens: Tensor, *, gradient: bool) -> tuple[Tensor, list[StageGradient]]:
         """Outputs of all senders on one side [sender, example, window, d], and the gradients if they are wanted."""
         model, layout = self.model, self.layout
         columns = slice(layout.start, layout.width)
@@ -91,7 +108,7 @@ class Attribution:
             self._run(start, outputs)
         return outputs, []
 
-    def _gradients(self, start: Tensor, outputs: Tensor | None) -> Gradients:
+    def _gradients(self, start: Tensor, outputs: Tensor | None) -> list[StageGradient]:
         """Run from these input embeddings and differentiate; fills `outputs` if given."""
         with torch.enable_grad():
             readings = self._run(start.detach().requires_grad_(True), outputs)
@@ -99,10 +116,8 @@ class Attribution:
             margin = self.pairs.margin(logits).sum()  # the sum: each example's gradient is its own
         points = [point for reading in readings for point in reading.points]
         found = iter(torch.autograd.grad(margin, points, materialize_grads=True))
-        kept = [Reading(reading.stage, reading.x.detach(), ()) for reading in readings]  # lets go of the graph
-        return [
-            (bare, tuple(next(found) for _ in reading.points)) for bare, reading in zip(kept, readings, strict=True)
-        ]
+        with torch.no_grad():
+            return [_gather(reading, [next(found) for _ in reading.points]) for reading in readings]
 
     def _run(self, start: Tensor, outputs: Tensor | None) -> list[Reading]:
         """One plain run with all edges, and where its stages read."""
@@ -144,50 +159,65 @@ class Attribution:
             outputs[:] = out.detach()
         return out.sum(dim=0), (ports,)
 
-    def _scores(self, gradients: Gradients, difference: Tensor) -> Tensor:
+    def _scores(self, gradients: list[StageGradient], difference: Tensor) -> Tensor:
         """[port, sender], 0 where there is no edge."""
         graph = self.model.graph
         scores = difference.new_zeros(len(graph.ports), len(graph.senders))
-        for spec, ports, (reading, found) in zip(graph.stages[1:], graph.port_slices[1:], gradients, strict=True):
-            found = tuple(gradient.to(difference.dtype) for gradient in found)
-            into_ports = _into_ports(reading, found, merged=graph.qkv == "merged")
+        heads = max((stage.n_heads for stage in self.model.stages if isinstance(stage, Attention)), default=0)
+        buffer = difference.new_empty(3 * heads, *difference.shape[1:])  # one for all stages: fresh memory is slow
+        stages = zip((*self.model.stages, None), graph.stages[1:], graph.port_slices[1:], gradients, strict=True)
+        for stage, spec, ports, gradient in stages:
+            into_ports = gradient.direct[0]
+            if isinstance(stage, Attention):
+                _spell_out(stage, gradient, buffer)
+                into_ports = buffer if graph.qkv == "split" else buffer.unflatten(0, (3, heads)).sum(dim=0)
             seen = difference[: spec.reads, :, -into_ports.shape[2] :]  # the logits read at the last position only
             scores[ports, : spec.reads] = into_ports.flatten(1) @ seen.flatten(1).T
         return scores
 
 
 def _subtract(corrupted: Tensor, clean: Tensor) -> Tensor:
-    """corrupted - clean in place of the former, or in float32 if that is finer: scores are accumulated in it."""
-    return corrupted.to(torch.promote_types(corrupted.dtype, torch.float32)).sub_(clean)
+    """corrupted - clean, in place of the former unless float32 is finer: scores are accumulated in its type."""
+    return corrupted.to(_fine(corrupted.dtype)).sub_(clean)
 
 
-def _into_ports(reading: Reading, gradients: tuple[Tensor, ...], *, merged: bool) -> Tensor:
-    """Gradient at the input of every port of a stage. [port, example, position, d]"""
-    stage = reading.stage
-    if not isinstance(stage, Attention):
-        return gradients[0]
-    blocks = _through_norm(stage.norm, (stage.q, stage.k, stage.v), reading.x.to(gradients[0].dtype), gradients)
-    if merged:  # a head reads once for all three
-        return torch.stack(list(blocks)).sum(dim=0)
-    return torch.cat(list(blocks))
+def _fine(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
 
 
-def _through_norm(
-    norm: Norm, projections: Sequence[Projection], x: Tensor, gradients: Sequence[Tensor]
-) -> Iterator[Tensor]:
-    """From gradients at projections of the normed x to those at x. [head, example, position, dimension or d]
+def _gather(reading: Reading, gradients: Sequence[Tensor]) -> StageGradient:
+    """Take gradients at a reading's points through the norm, but not yet through the projections.
 
     With x^ = x (centred) times `scale`, the norm's Jacobian transposed takes g to
-    scale (w g - mean(w g) - x^ mean(x^ w g)); a root-mean-square norm has no mean(w g).
-    Weight and centring are applied to the projection, which is much smaller than the gradients of all heads.
+    scale (w g - mean(w g) - x^ mean(x^ w g));  a root-mean-square norm has no mean(w g).
+    Here g = W dq, so that the last mean is dq . (W^T w x^) / d: the query without its constant part, times dq.
     """
-    standard, scale = norm.standardise(x)
-    rows = standard.flatten(0, 1)
-    for projection, gradient in zip(projections, gradients, strict=True):
-        weight = projection.weight * norm.weight[:, None]  # [head or group of heads, d, dimension]
-        if norm.center:
+    fine = _fine(reading.x.dtype)
+    gradients = [gradient.to(fine) for gradient in gradients]
+    stage = reading.stage
+    if not isinstance(stage, Attention):
+        return StageGradient(tuple(gradients))
+    standard, scale = stage.norm.standardise(reading.x.to(fine))
+    zero = torch.zeros_like(reading.x[:1, :1]) if stage.norm.bias is None else stage.norm.bias.expand(1, 1, -1)
+    direct, along = [], []
+    for projection, point, gradient in zip((stage.q, stage.k, stage.v), reading.points, gradients, strict=True):
+        direct.append(gradient * scale)
+        constant = stage.per_head(projection(zero[None]))
+        along.append(((point - constant) * direct[-1]).sum(dim=-1, keepdim=True) / standard.shape[-1])
+    return StageGradient(tuple(direct), (torch.cat(along),), (standard,))
+
+
+def _spell_out(stage: Attention, gradient: StageGradient, out: Tensor) -> None:
+    """The gradient at every port of attention, all q, all k, all v. out: [port, example, window, d]
+
+    The norm's weight and mean (see `_gather`) are applied to the projections, which are smaller than `out`.
+    """
+    blocks = out.split(stage.n_heads)
+    for projection, direct, block in zip((stage.q, stage.k, stage.v), gradient.direct, blocks, strict=True):
+        weight = projection.weight.to(out.dtype) * stage.norm.weight.to(out.dtype)[:, None]
+        if stage.norm.center:
             weight = weight - weight.mean(dim=1, keepdim=True)
-        scaled = (gradient * scale).reshape(weight.shape[0], -1, weight.shape[2])
-        into_x = torch.bmm(scaled, weight.transpose(1, 2)).reshape(gradient.shape[0], *rows.shape)
-        along = torch.einsum("hrd,rd->hr", into_x, rows) / rows.shape[1]
-        yield into_x.addcmul_(along[..., None], rows, value=-1).reshape(*gradient.shape[:-1], -1)
+        groups, d, size = weight.shape  # query heads of a group share a weight
+        torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
+    for along, standard in zip(gradient.along, gradient.standard, strict=True):
+        out.addcmul_(along, standard, value=-1)
