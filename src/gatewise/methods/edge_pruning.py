@@ -1,0 +1,378 @@
+"""Edge Pruning: train a mask between 0 and 1 on every edge, so that few edges stay and the output changes little.
+
+Every edge's mask follows a hard-concrete distribution (Louizos et al. 2018) with one parameter, log alpha. A step draws
+one mask for all examples, runs it, and descends
+
+    KL(reference || circuit) + lambda1 g + lambda2 g^2               (a number of edges is asked for)
+    KL(reference || circuit) + penalty * expected number of edges    (a threshold is asked for)
+
+where g is the gap between the expected number of edges and a target that falls from all edges to the asked number, and
+the lambdas ascend from 0. As published, the gap is one of sparsities, target - expected, and moves linearly; by default
+it is log(expected / target), and the target falls geometrically, so that the lambdas mean the same (nats for the whole
+circuit) in graphs of any size. An edge's score is the expected value of its mask. The other run is computed once per
+example, not per step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.engine.batches import batches, parse_bytes
+from gatewise.engine.dense import DenseEngine
+from gatewise.engine.runs import Direction, Intervention, prepare
+from gatewise.errors import GatewiseError
+from gatewise.methods.contract import Finding, Method, Problem
+from gatewise.progress import Bar, progress_bar
+from gatewise.tasks.pairs import Pairs
+
+LOW, HIGH, TEMPERATURE, EPSILON = -0.1, 1.1, 2 / 3, 1e-6  # of the hard-concrete distribution
+BETA1 = 0.9  # how long Adam remembers gradients
+
+
+@dataclass(frozen=True)
+class EdgePruningConfig:
+    """Parameters of Edge Pruning. The defaults need a tenth of the published steps: see bench/edge_pruning_settings.py.
+
+    `penalty` is the price of an edge when a threshold is asked for, in nats: like ACDC's tau, an edge stays if it is
+    worth more KL than that. `batch` examples are used per step, in turn.
+    """
+
+    steps: int = 300
+    ramp: float = 0.8  # share of the steps over which the target falls from all edges to the asked number
+    schedule: Literal["geometric", "linear"] = "geometric"  # of the target number of edges
+    rate: float = 0.3  # of log alpha
+    multiplier_rate: float = 0.05  # of the lambdas
+    warm_up: float = 0.05  # share of the steps, at first, over which the rates rise linearly from 0
+    cool_down: float = 0.2  # share of the steps, at last, over which they fall linearly to 0
+    beta2: float = 0.95  # how long Adam remembers squared gradients
+    weight_decay: float = 0.0
+    start: float = 3.0  # mean of log alpha at first
+    spread: float = 0.01  # its standard deviation
+    penalty: float = 0.01
+    batch: int = 32
+    patience: int = 30  # steps after the ramp whose halves are compared, to stop early; 0: never
+    combine: Literal["mean", "joint"] = "mean"  # for ns+dn: average two trainings, or train on the sum of both losses
+    rank_all: bool = False  # rank the edges for all sizes by one training, at the smallest size
+
+    def __post_init__(self) -> None:
+        if self.combine not in ("mean", "joint"):
+            raise GatewiseError(f"combine is 'mean' or 'joint' for edge-pruning, got {self.combine!r}.")
+        if self.schedule not in ("geometric", "linear"):
+            raise GatewiseError(f"schedule is 'geometric' or 'linear', got {self.schedule!r}.")
+        for name in ("steps", "rate", "multiplier_rate", "batch"):
+            if not getattr(self, name) > 0:
+                raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected more than 0.")
+        for name in ("penalty", "spread", "patience", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected 0 or more.")
+        for name in ("ramp", "warm_up", "cool_down", "beta2"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected a share from 0 to 1.")
+
+
+# The hard-concrete mask: a sigmoid with noise, stretched to (LOW, HIGH) and clamped to [0, 1].
+
+
+def sample_mask(log_alpha: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """The mask that a uniform draw gives, and its derivative with respect to log alpha."""
+    u = uniform * (1 - 2 * EPSILON) + EPSILON
+    smooth = torch.sigmoid((torch.logit(u) + log_alpha) / TEMPERATURE)
+    stretched = smooth * (HIGH - LOW) + LOW
+    slope = (HIGH - LOW) / TEMPERATURE * smooth * (1 - smooth)
+    return stretched.clamp(0, 1), slope * ((stretched > 0) & (stretched < 1))
+
+
+def probability_above(log_alpha: Tensor, value: float) -> Tensor:
+    """Probability that the mask is larger than a value in [0, 1)."""
+    x = (value - LOW) / (HIGH - LOW)
+    return torch.sigmoid(log_alpha - TEMPERATURE * math.log(x / (1 - x)))
+
+
+def expected_mask(log_alpha: Tensor, points: int = 64) -> Tensor:
+    """Expected value of the mask: its probability of lying above v, integrated over v in [0, 1]. In float64.
+
+    Strictly increasing in log alpha, so that it also ranks edges whose masks are all but certain; 0.5 at log alpha 0.
+    """
+    wide = log_alpha.double()
+    total = torch.zeros_like(wide)
+    for i in range(points):
+        total += probability_above(wide, (i + 0.5) / points)
+    return total / points
+
+
+# Training
+
+
+@dataclass(eq=False)
+class Training:
+    """All state of a training, in tensors that could be saved."""
+
+    parameters: Tensor  # [edge + 2]: log alpha of every edge, then the two lambdas
+    first: Tensor  # [edge + 2], Adam's mean of gradients
+    second: Tensor  # [edge + 2], Adam's mean of squared gradients
+    generator: Tensor  # state of the random numbers
+    step: int = 0
+    history: list[tuple[float, float]] = field(default_factory=list)  # KL and expected number of edges of each step
+
+    @classmethod
+    def begin(cls, edges: int, config: EdgePruningConfig, seed: int) -> Training:
+        generator = torch.Generator().manual_seed(seed)
+        log_alpha = config.start + config.spread * torch.randn(edges, generator=generator)
+        zeros = torch.zeros(edges + 2)
+        return cls(torch.cat([log_alpha, zeros[:2]]), zeros, zeros.clone(), generator.get_state())
+
+    @property
+    def log_alpha(self) -> Tensor:
+        return self.parameters[:-2]
+
+    def continued(self) -> Training:
+        """A new training that starts from the masks of this one."""
+        zeros = torch.zeros_like(self.parameters)
+        return Training(torch.cat([self.log_alpha, zeros[:2]]), zeros, zeros.clone(), self.generator)
+
+    def adam(self, gradient: Tensor, rate: Tensor, config: EdgePruningConfig) -> None:
+        """One step of AdamW."""
+        self.step += 1
+        self.first.lerp_(gradient, 1 - BETA1)
+        self.second.lerp_(gradient.square(), 1 - config.beta2)
+        mean, square = self.first / (1 - BETA1**self.step), self.second / (1 - config.beta2**self.step)
+        self.parameters -= rate * (mean / (square.sqrt() + 1e-8) + config.weight_decay * self.parameters)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a training is for: `size` edges, from `start_size` on, or the price of an edge if there is no size."""
+
+    size: int | None = None
+    start_size: int = 0
+
+
+def train(objective: Objective, state: Training, goal: Goal, config: EdgePruningConfig, bar: Bar) -> Training:
+    """Step until the schedule ends or the training has settled. Changes and returns the state."""
+    begun = state.step
+    while state.step < config.steps:
+        take_step(objective, state, goal, config)
+        bar.advance()
+        if settled(state, goal, config):
+            break
+    bar.advance(config.steps - max(state.step, begun))
+    return state
+
+
+def take_step(objective: Objective, state: Training, goal: Goal, config: EdgePruningConfig) -> None:
+    """Draw a mask, run it, and move log alpha and the lambdas."""
+    generator = torch.Generator()
+    generator.set_state(state.generator)
+    log_alpha, n = state.log_alpha, len(state.log_alpha)
+    mask, slope = sample_mask(log_alpha, torch.rand(n, generator=generator))
+    state.generator = generator.get_state()
+    kl, into_mask = objective(mask, state.step)
+    if not math.isfinite(kl):
+        raise GatewiseError(f"edge-pruning: the KL is {kl} at step {state.step}; try dtype='float32'.")
+    kept = probability_above(log_alpha, 0.0)
+    expected = float(kept.double().sum())
+    gradient = torch.zeros_like(state.parameters)
+    if goal.size is None:
+        price = config.penalty
+    else:
+        excess, slope_of_excess = gap(expected, n, target(state.step, goal, config), config)
+        lambda1, lambda2 = state.parameters[-2:].tolist()
+        price = (lambda1 + 2 * lambda2 * excess) * slope_of_excess
+        gradient[-2], gradient[-1] = -excess, -(excess**2)  # minus: the lambdas ascend
+    gradient[:-2] = into_mask * slope + price * kept * (1 - kept)
+    warmth = rate_factor(state.step, config)
+    rate = torch.full_like(gradient, config.rate * warmth)
+    rate[-2:] = config.multiplier_rate * warmth
+    state.adam(gradient, rate, config)
+    state.history.append((kl, expected))
+
+
+def gap(expected: float, edges: int, aim: float, config: EdgePruningConfig) -> tuple[float, float]:
+    """How much larger the circuit is than it should be, and the derivative with respect to its expected size."""
+    if config.schedule == "linear":
+        return (expected - aim) / edges, 1 / edges
+    return math.log(expected / aim), 1 / expected
+
+
+def target(step: int, goal: Goal, config: EdgePruningConfig) -> float:
+    """The number of edges to be at by this step."""
+    assert goal.size is not None
+    ramp = config.ramp * config.steps
+    done = step / ramp if step < ramp else 1.0
+    if config.schedule == "linear":
+        return goal.start_size + (goal.size - goal.start_size) * done
+    return float(goal.start_size * (goal.size / goal.start_size) ** done)
+
+
+def rate_factor(step: int, config: EdgePruningConfig) -> float:
+    """Rates rise linearly over the warm-up and fall linearly to 0 over the cool-down."""
+    warm, cool = config.warm_up * config.steps, config.cool_down * config.steps
+    return min(1.0, (step + 1) / max(1.0, warm), (config.steps - step) / max(1.0, cool))
+
+
+def settled(state: Training, goal: Goal, config: EdgePruningConfig) -> bool:
+    """Whether KL and size have stopped moving: the halves of the last `patience` steps agree, and the size is right.
+
+    Never during the ramp, without a size neither: two edges of which one would do stay together for a while, and look
+    settled, before one of them goes.
+    """
+    half = config.patience // 2
+    if half == 0 or state.step < config.ramp * config.steps + 2 * half:
+        return False
+    recent = torch.tensor(state.history[-2 * half :], dtype=torch.float64).reshape(2, half, 2)
+    (kl_before, edges_before), (kl_now, edges_now) = recent.mean(dim=1).tolist()
+    aim = goal.size or edges_before
+    noise = float(recent[:, :, 0].std()) / math.sqrt(half)
+    return bool(abs(edges_now - aim) <= 0.02 * aim and kl_before - kl_now < max(0.01 * kl_before, noise))
+
+
+# What is run at each step
+
+
+class Objective:
+    """KL(reference || circuit) of a mask and its gradient, on one batch of examples per step, in turn.
+
+    `batch` decides which examples share a step; the memory budget only how many are run at a time, so that it does not
+    change the result. What `prepare` computes is kept while it fits the budget, and computed again beyond it.
+    """
+
+    def __init__(self, problem: Problem, directions: Sequence[Direction], batch: int) -> None:
+        self.model, self.directions = problem.model, directions
+        self._steps = [list(batches(self.model, part, problem.memory, gradient=True)) for part in even(problem, batch)]
+        self._kept: dict[tuple[int, int, Direction], Intervention] = {}
+        self._room = parse_bytes(problem.memory)
+
+    def __call__(self, mask: Tensor, step: int) -> tuple[float, Tensor]:
+        """mask: [edge] -> the KL, averaged over examples and summed over directions, and its gradient [edge]"""
+        graph, turn = self.model.graph, step % len(self._steps)
+        matrix = graph.matrix(mask.to(self.model.device))
+        parts = self._steps[turn]
+        total, gradient = 0.0, torch.zeros_like(matrix, dtype=torch.float32)
+        for direction in self.directions:
+            for first, pairs in parts:
+                prepared = self._prepared(turn, first, pairs, direction)
+                kl, into_mask = DenseEngine(self.model, prepared).gradient(matrix, Divergence(prepared))
+                share = len(pairs) / sum(len(one) for _, one in parts)
+                total += float(kl) * share
+                gradient += into_mask * share
+        return total, graph.vector(gradient).cpu()
+
+    def _prepared(self, turn: int, first: int, pairs: Pairs, direction: Direction) -> Intervention:
+        key = (turn, first, direction)
+        if key in self._kept:
+            return self._kept[key]
+        prepared = prepare(self.model, pairs, direction)
+        size = prepared.other.nbytes + sum(base.nbytes for base in prepared.base) + prepared.reference_logits.nbytes
+        if size <= self._room:
+            self._room -= size
+            self._kept[key] = prepared
+        return prepared
+
+
+class Divergence:
+    """KL(reference || .) at the last position, mean over examples."""
+
+    def __init__(self, prepared: Intervention) -> None:
+        self.reference = prepared.reference_logits.float().log_softmax(dim=-1)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        found = logits.float().log_softmax(dim=-1)
+        return (self.reference.exp() * (self.reference - found)).sum(dim=-1).mean()
+
+
+def even(problem: Problem, batch: int) -> list[Pairs]:
+    """Consecutive slices of at most `batch` examples, as equal as can be."""
+    count = len(problem.pairs)
+    parts = -(-count // batch)
+    cuts = [count * i // parts for i in range(parts + 1)]
+    return [problem.pairs[a:b] for a, b in pairwise(cuts)]
+
+
+# From trainings to circuits
+
+
+def search(problem: Problem, config: EdgePruningConfig) -> list[Finding]:
+    """One training per size, from the largest on, each starting from the one before; or one for a threshold."""
+    apart = [(d,) for d in problem.directions] if config.combine == "mean" else [problem.directions]
+    goals = _goals(problem, config)
+    total = config.steps * len(apart) * len(goals)
+    with progress_bar(f"edge pruning, {problem.direction}", total) as bar:
+        trained = [_trainings(problem, directions, goals, config, bar) for directions in apart]
+    found = {goal.size: _scores([by_goal[i] for by_goal in trained]) for i, goal in enumerate(goals)}
+    if problem.threshold is not None:
+        scores, _, notes = found[None]
+        return [Finding(scores >= problem.threshold, scores, notes)]
+    findings = []
+    for size in problem.sizes:
+        scores, log_alpha, notes = found[_trained_size(size, problem, config)]
+        findings.append(Finding(_largest(scores, log_alpha, size), scores, notes))
+    return findings
+
+
+def _goals(problem: Problem, config: EdgePruningConfig) -> list[Goal]:
+    """From the largest size to the smallest."""
+    sizes = {_trained_size(size, problem, config) for size in problem.sizes} or {None}
+    goals, start = [Goal()] if None in sizes else [], problem.model.graph.n_edges
+    for size in sorted((size for size in sizes if size is not None), reverse=True):
+        goals.append(Goal(size, start))
+        start = size
+    return goals
+
+
+def _trained_size(size: int, problem: Problem, config: EdgePruningConfig) -> int | None:
+    """The size to train at; None for the whole graph, where no sparsity is asked for and the penalty has to rank."""
+    edges = problem.model.graph.n_edges
+    if config.rank_all:
+        size = min(problem.sizes)
+    return None if size >= edges else size
+
+
+def _trainings(
+    problem: Problem, directions: Sequence[Direction], goals: Sequence[Goal], config: EdgePruningConfig, bar: Bar
+) -> list[Training]:
+    """One training for each goal, on the sum of the directions' losses."""
+    objective = Objective(problem, directions, config.batch)
+    done: list[Training] = []
+    for goal in goals:
+        edges = problem.model.graph.n_edges
+        fresh = goal.size is None or goal.start_size == edges
+        state = Training.begin(edges, config, problem.seed) if fresh else done[-1].continued()
+        done.append(train(objective, state, goal, config, bar))
+    return done
+
+
+def _scores(trainings: Sequence[Training]) -> tuple[Tensor, Tensor, dict[str, object]]:
+    """The mean of the expected masks, the sum of log alpha, and what the trainings took."""
+    scores = torch.stack([expected_mask(one.log_alpha) for one in trainings]).mean(dim=0)
+    log_alpha = torch.stack([one.log_alpha for one in trainings]).sum(dim=0)
+    notes = {
+        "steps": [one.step for one in trainings],
+        "kl": [round(one.history[-1][0], 6) for one in trainings],
+        "expected_edges": [round(one.history[-1][1], 2) for one in trainings],
+    }
+    return scores, log_alpha, notes
+
+
+def _largest(scores: Tensor, log_alpha: Tensor, size: int) -> Tensor:
+    """Mask of exactly `size` edges by score, of equal ones by log alpha, then the first in order."""
+    order = torch.argsort(log_alpha, descending=True, stable=True)
+    order = order[torch.argsort(scores[order], descending=True, stable=True)]
+    mask = torch.zeros(scores.shape, dtype=torch.bool)
+    mask[order[:size]] = True
+    return mask
+
+
+EDGE_PRUNING = Method(
+    name="edge-pruning",
+    summary="train a hard-concrete mask on every edge (Bhaskar et al. 2024)",
+    config=EdgePruningConfig,
+    search=search,
+    threshold_meaning="expected mask value, from 0 to 1, trained at `penalty` nats per edge",
+)

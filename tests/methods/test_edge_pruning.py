@@ -1,0 +1,279 @@
+"""Edge Pruning: the mask's maths, trainings on models whose truth is known, and the contract of a method."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_models import random_pairs, small_model
+
+from gatewise.engine.batches import bytes_per_example
+from gatewise.errors import GatewiseError
+from gatewise.methods.contract import Finding, Problem
+from gatewise.methods.edge_pruning import (
+    EDGE_PRUNING,
+    EdgePruningConfig,
+    Goal,
+    Objective,
+    Training,
+    expected_mask,
+    probability_above,
+    sample_mask,
+    search,
+    settled,
+    take_step,
+)
+from gatewise.models.loader import load_model
+from gatewise.models.planted import planted_pairs
+
+QUICK = EdgePruningConfig(steps=20)
+
+
+def run(problem: Problem, **parameters: object) -> list[Finding]:
+    return search(problem, replace(QUICK, **parameters))  # type: ignore[arg-type]
+
+
+def small_problem(direction: str = "ns", sizes: tuple[int, ...] = (10,), seed: int = 0, **others: object) -> Problem:
+    model = small_model("gpt2")
+    return Problem(model, random_pairs(), direction, sizes, seed=seed, **others)  # type: ignore[arg-type]
+
+
+# The hard-concrete mask
+
+
+def test_probability_and_expectation_of_the_mask_are_those_of_its_samples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for value in (-3.0, -0.5, 0.0, 1.0, 4.0):
+        log_alpha = torch.full((400_000,), value)
+        mask, _ = sample_mask(log_alpha, torch.rand(400_000, generator=generator))
+        assert float((mask > 0).float().mean()) == pytest.approx(float(probability_above(log_alpha[:1], 0.0)), abs=3e-3)
+        assert float(mask.mean()) == pytest.approx(float(expected_mask(log_alpha[:1])), abs=3e-3)
+
+
+def test_mask_is_certain_in_the_limits_and_even_in_the_middle() -> None:
+    uniform = torch.linspace(0.001, 0.999, 99)
+    assert sample_mask(torch.full((99,), 20.0), uniform)[0].eq(1).all()
+    assert sample_mask(torch.full((99,), -20.0), uniform)[0].eq(0).all()
+    low, middle, high = expected_mask(torch.tensor([-30.0, 0.0, 30.0])).tolist()
+    assert low == pytest.approx(0, abs=1e-12)
+    assert middle == pytest.approx(0.5)
+    assert high == pytest.approx(1)
+
+
+def test_expected_mask_ranks_even_masks_that_are_all_but_certain() -> None:
+    steps = torch.linspace(-20, 20, 401)
+    assert expected_mask(steps).diff().gt(0).all()
+
+
+def test_slope_of_the_mask_is_its_derivative() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_alpha = torch.randn(500, generator=generator, dtype=torch.float64).mul(2).requires_grad_(True)
+    mask, slope = sample_mask(log_alpha, torch.rand(500, generator=generator, dtype=torch.float64))
+    (expected,) = torch.autograd.grad(mask.sum(), log_alpha)
+    torch.testing.assert_close(slope.detach(), expected)
+    assert slope.eq(0).any()
+    assert slope.gt(0).any()
+
+
+# The training step
+
+
+def test_objective_is_the_divergence_and_its_gradient_whatever_the_memory() -> None:
+    problem = small_problem()
+    mask = torch.rand(problem.model.graph.n_edges, generator=torch.Generator().manual_seed(1))
+    one = bytes_per_example(problem.model, problem.pairs.width, gradient=True)  # room for one example at a time
+    kl, gradient = Objective(problem, ("ns",), 32)(mask, 0)
+    tight, tight_gradient = Objective(replace(problem, memory=one), ("ns",), 32)(mask, 0)
+    assert tight == pytest.approx(kl, rel=1e-5)
+    torch.testing.assert_close(tight_gradient, gradient, rtol=1e-4, atol=1e-6)
+    edge = int(gradient.abs().argmax())
+    shifted = []
+    for shift in (1e-2, -1e-2):
+        moved = mask.clone()
+        moved[edge] += shift
+        shifted.append(Objective(problem, ("ns",), 32)(moved, 0)[0])
+    assert (shifted[0] - shifted[1]) / 2e-2 == pytest.approx(float(gradient[edge]), rel=1e-2)
+
+
+def test_examples_take_turns_in_equal_batches() -> None:
+    problem = small_problem()
+    mask = torch.full((problem.model.graph.n_edges,), 0.5)
+    one_by_one = Objective(problem, ("ns",), 1)
+    losses = [one_by_one(mask, step)[0] for step in range(6)]
+    assert losses[:3] == losses[3:]
+    assert sum(losses[:3]) / 3 == pytest.approx(Objective(problem, ("ns",), 3)(mask, 0)[0], rel=1e-5)
+
+
+def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss() -> None:
+    """One step as published, against autograd on KL + lambda1 (t - s) + lambda2 (t - s)^2; lambda1 has any sign."""
+    problem = small_problem()
+    n = problem.model.graph.n_edges
+    config = EdgePruningConfig(schedule="linear", steps=10, ramp=0.0, warm_up=0.0)
+    state = Training.begin(n, config, seed=3)
+    state.parameters[-2:] = torch.tensor([-2.0, 5.0])
+    log_alpha = state.log_alpha.clone().requires_grad_(True)
+    lambdas = state.parameters[-2:].clone().requires_grad_(True)
+    generator = torch.Generator()
+    generator.set_state(state.generator)
+    mask, _ = sample_mask(log_alpha, torch.rand(n, generator=generator))
+    objective = Objective(problem, ("ns",), 32)
+    _, into_mask = objective(mask.detach(), 0)
+    sparsity, target = 1 - probability_above(log_alpha, 0.0).mean(), 1 - 10 / n
+    loss = (mask * into_mask).sum() + lambdas[0] * (target - sparsity) + lambdas[1] * (target - sparsity).square()
+    into_alpha, into_lambdas = torch.autograd.grad(loss, (log_alpha, lambdas))
+    take_step(objective, state, Goal(10, n), config)
+    found = state.first / 0.1  # Adam's mean after one step
+    torch.testing.assert_close(found[:-2], into_alpha, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(found[-2:], -into_lambdas, rtol=1e-4, atol=1e-7)
+
+
+def test_a_training_continues_from_its_state_as_if_it_had_not_stopped() -> None:
+    problem, goal = small_problem(), Goal(10, 100)
+    objective = Objective(problem, ("ns",), 2)
+    state = Training.begin(problem.model.graph.n_edges, QUICK, seed=0)
+    for _ in range(3):
+        take_step(objective, state, goal, QUICK)
+    tensors = {name: getattr(state, name).clone() for name in ("parameters", "first", "second", "generator")}
+    resumed = Training(**tensors, step=state.step, history=list(state.history))
+    for one in (state, resumed):
+        for _ in range(3):
+            take_step(Objective(problem, ("ns",), 2), one, goal, QUICK)
+    assert torch.equal(state.parameters, resumed.parameters)
+    assert state.history == resumed.history
+
+
+# Planted models: the paper's Table 1, by threshold
+
+
+TABLE_1 = [  # how many of the gate's two edges are found
+    ("and", "ns", 2),
+    ("or", "ns", 1),
+    ("adder", "ns", 2),
+    ("and", "dn", 1),
+    ("or", "dn", 2),
+    ("adder", "dn", 2),
+]
+
+
+def planted_circuit(kind: str, direction: str, seed: int = 0) -> set[str]:
+    model = load_model(f"planted:{kind}")
+    problem = Problem(model, planted_pairs(), direction, threshold=0.5, seed=seed)  # type: ignore[arg-type]
+    (finding,) = search(problem, EdgePruningConfig())
+    return {model.graph.edges[i] for i in finding.mask.nonzero().flatten().tolist()}
+
+
+@pytest.mark.parametrize(("kind", "direction", "found"), TABLE_1)
+def test_table_1_of_the_paper(kind: str, direction: str, found: int) -> None:
+    circuit = planted_circuit(kind, direction)
+    assert "B->logits" in circuit
+    gate = circuit - {"B->logits"}
+    assert gate <= {"A1->B", "A2->B"}
+    assert len(gate) == found
+
+
+def test_which_edge_of_an_or_gate_is_found_depends_on_the_seed() -> None:
+    found = [planted_circuit("or", "ns", seed) for seed in range(6)]
+    assert {"A1->B", "B->logits"} in found
+    assert {"A2->B", "B->logits"} in found
+
+
+@pytest.mark.parametrize("direction", ["ns", "dn"])
+def test_planted_circuit_of_three_gates(direction: str) -> None:
+    circuit = planted_circuit("combined", direction)
+    gates = {"A1->B1", "A2->B1"}, {"A3->B2", "A4->B2"}  # AND, OR
+    full, partial = gates if direction == "ns" else reversed(gates)
+    assert circuit - partial == full | {"B1->C", "B2->C", "C->logits"}
+    assert len(circuit & partial) == 1
+
+
+# The contract
+
+
+def test_finds_exactly_the_asked_number_of_edges_for_every_size_in_any_order() -> None:
+    findings = run(small_problem(sizes=(3, 40, 110, 17)))
+    assert [int(finding.mask.sum()) for finding in findings] == [3, 40, 110, 17]
+    for finding in findings:
+        inside, outside = finding.scores[finding.mask], finding.scores[~finding.mask]
+        assert len(outside) == 0 or inside.min() >= outside.max()
+
+
+def test_sizes_are_trained_from_the_largest_on() -> None:
+    large, small = run(small_problem(sizes=(40, 5)))
+    (alone,) = run(small_problem(sizes=(40,)))
+    (cold,) = run(small_problem(sizes=(5,)))
+    assert torch.equal(large.scores, alone.scores)
+    assert not torch.equal(small.scores, cold.scores)
+
+
+def test_rank_all_takes_every_size_from_one_training() -> None:
+    large, small = run(small_problem(sizes=(40, 5)), rank_all=True)
+    assert torch.equal(large.scores, small.scores)
+    assert not (small.mask & ~large.mask).any()
+
+
+def test_the_seed_decides_everything() -> None:
+    first, again, other = (run(small_problem(seed=seed))[0] for seed in (0, 0, 1))
+    assert torch.equal(first.scores, again.scores)
+    assert not torch.equal(first.scores, other.scores)
+
+
+def test_dn_is_ns_on_swapped_pairs() -> None:
+    problem = small_problem("dn")
+    swapped = replace(problem, direction="ns", pairs=problem.pairs.swapped())
+    assert torch.equal(run(problem)[0].scores, run(swapped)[0].scores)
+
+
+def test_both_directions_average_their_expected_masks() -> None:
+    ns, dn, both = (run(small_problem(direction))[0] for direction in ("ns", "dn", "ns+dn"))
+    torch.testing.assert_close(both.scores, (ns.scores + dn.scores) / 2)
+    assert int(both.mask.sum()) == 10
+
+
+def test_joint_training_descends_the_sum_of_both_losses() -> None:
+    problem = small_problem("ns+dn")
+    mask = torch.full((problem.model.graph.n_edges,), 0.5)
+    ns, dn, both = (Objective(problem, directions, 32)(mask, 0) for directions in (("ns",), ("dn",), ("ns", "dn")))
+    assert both[0] == pytest.approx(ns[0] + dn[0])
+    torch.testing.assert_close(both[1], ns[1] + dn[1])
+    joint, mean = run(problem, combine="joint")[0], run(problem)[0]
+    assert int(joint.mask.sum()) == 10
+    assert not torch.equal(joint.scores, mean.scores)
+
+
+def test_a_trained_circuit_beats_random_ones() -> None:
+    problem = small_problem(sizes=(30,))
+    (finding,) = run(problem, steps=150)
+    objective = Objective(problem, ("ns",), 32)
+    random = [problem.model.graph.random_circuit(30, seed).mask for seed in range(9)]
+    usual = sorted(objective(mask.float(), 0)[0] for mask in random)[4]
+    assert objective(finding.mask.float(), 0)[0] < 0.5 * usual
+
+
+def test_training_stops_when_size_and_divergence_have_settled() -> None:
+    config, goal = EdgePruningConfig(steps=100, ramp=0.2, patience=20), Goal(10, 110)
+    state = Training.begin(110, config, seed=0)
+
+    def stops(history: list[tuple[float, float]], step: int = 40) -> bool:
+        return settled(replace(state, step=step, history=history), goal, config)
+
+    assert stops([(0.5, 10.1)] * 40)
+    assert not stops([(0.5, 10.1)] * 40, step=39)  # the ramp and `patience` steps come first
+    assert not stops([(0.5, 12.0)] * 40)
+    assert not stops([(1 - step / 100, 10.0) for step in range(40)])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"combine": "sum"}, "'mean' or 'joint'"),
+        ({"schedule": "cosine"}, "'geometric' or 'linear'"),
+        ({"steps": 0}, "steps of edge-pruning is 0; expected more than 0"),
+        ({"penalty": -1.0}, "penalty of edge-pruning is -1.0; expected 0 or more"),
+        ({"ramp": 2.0}, "ramp of edge-pruning is 2.0; expected a share"),
+        ({"rate": float("nan")}, "rate of edge-pruning is nan"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters: dict[str, object], message: str) -> None:
+    with pytest.raises(GatewiseError, match=message):
+        EDGE_PRUNING.config(**parameters)
