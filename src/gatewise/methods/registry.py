@@ -8,5 +8,6 @@ from gatewise.methods.contract import Method
 def methods() -> dict[str, Method]:
     """All methods by name."""
     from gatewise.methods.eap import EAP, EAP_IG
+    from gatewise.methods.edge_pruning import EDGE_PRUNING
 
-    return {method.name: method for method in (EAP, EAP_IG)}
+    return {method.name: method for method in (EAP, EAP_IG, EDGE_PRUNING)}
