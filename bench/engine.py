@@ -4,7 +4,8 @@ F is transformers' own `model(input_ids)` on the same clean batch, without gradi
 same process and the same rounds: it cancels most of what differs between machines. The model has GPT-2 small's shape
 and random weights; values do not change the cost.
 
-A section is a case (model and pairs) with its jobs; adding one is a function and a line in `SECTIONS`.
+A section is a function that makes a model and pairs and gives the jobs to measure on them, the first of which is F;
+adding one is such a function and a line in `SECTIONS`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,14 +37,6 @@ from gatewise.tasks.pairs import Pairs
 MANY = 4  # circuits at once
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """What the jobs of a section run on."""
-
-    model: Model
-    pairs: Pairs
-
-
 def gpt2_small() -> Model:
     torch.manual_seed(0)
     return adapt(GPT2LMHeadModel(GPT2Config()), name="gpt2-small-shape")
@@ -60,37 +52,53 @@ def random_pairs(vocabulary: int, examples: int, tokens: int, same: int) -> Pair
     return Pairs.from_tokens(clean, (clean + shift) % vocabulary, right=answers[0], wrong=answers[1])
 
 
-def different_from_the_start() -> tuple[Case, dict[str, Job]]:
-    """32 pairs of 15 tokens that differ from the first token on: the prefix saving does not help."""
+def different_from_the_start() -> tuple[Model, Pairs]:
     model = gpt2_small()
-    case = Case(model, random_pairs(model.vocabulary_size, examples=32, tokens=15, same=0))
-    return case, engine_jobs(case, limits=True)
+    return model, random_pairs(model.vocabulary_size, examples=32, tokens=15, same=0)
 
 
-def like_ioi() -> tuple[Case, dict[str, Job]]:
+def engine() -> dict[str, Job]:
+    """32 pairs of 15 tokens that differ from the first token on: the prefix saving does not help."""
+    return _engine_jobs(*different_from_the_start(), limits=True)
+
+
+def engine_ioi() -> dict[str, Job]:
     """32 pairs of 14 tokens that differ from the 10th on, as in IOI with the second name changed: 5 columns of 14."""
     model = gpt2_small()
-    case = Case(model, random_pairs(model.vocabulary_size, examples=32, tokens=14, same=9))
-    return case, engine_jobs(case, limits=False)
+    return _engine_jobs(model, random_pairs(model.vocabulary_size, examples=32, tokens=14, same=9), limits=False)
 
 
-SECTIONS: dict[str, Callable[[], tuple[Case, dict[str, Job]]]] = {
-    "engine": different_from_the_start,
-    "engine-ioi": like_ioi,
+def attribution() -> dict[str, Job]:
+    """EAP and EAP-IG on 32 pairs of 15 tokens that differ from the first token on."""
+    from gatewise.methods import score_edges
+
+    model, pairs = different_from_the_start()
+    return {
+        PLAIN: _plain(model, pairs),
+        "EAP, ns": Job(lambda: partial(score_edges, model, pairs, "eap", "ns"), most_f=5, most_mb=2500),
+        "EAP, ns+dn": Job(lambda: partial(score_edges, model, pairs, "eap", "ns+dn"), most_f=7, most_mb=2500),
+        "EAP-IG, 5 steps": Job(lambda: partial(score_edges, model, pairs, "eap-ig", steps=5), most_f=15),
+    }
+
+
+SECTIONS: dict[str, Callable[[], dict[str, Job]]] = {
+    "engine": engine,
+    "engine-ioi": engine_ioi,
+    "attribution": attribution,
 }
 
 
-def engine_jobs(case: Case, *, limits: bool) -> dict[str, Job]:
+def _plain(model: Model, pairs: Pairs) -> Job:
+    @torch.no_grad()
+    def call() -> object:
+        return model.hf(pairs.clean)
+
+    return Job(lambda: call)
+
+
+def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
     """Running circuits on the dense engine."""
-    model, pairs = case.model, case.pairs
     circuits = [model.graph.random_circuit(1000, seed=seed) for seed in range(MANY)]
-
-    def plain() -> Callable[[], object]:
-        @torch.no_grad()
-        def call() -> object:
-            return model.hf(pairs.clean)
-
-        return call
 
     def cached(count: int) -> Callable[[], object]:
         engine = DenseEngine(model, prepare(model, pairs))
@@ -107,7 +115,7 @@ def engine_jobs(case: Case, *, limits: bool) -> dict[str, Job]:
         return lambda: engine.gradient(mask, margin)
 
     return {
-        PLAIN: Job(plain),
+        PLAIN: _plain(model, pairs),
         "prepare: both runs": Job(lambda: lambda: prepare(model, pairs), memory=False),
         "run_circuit, runs cached": Job(
             lambda: cached(1), most_f=2 if limits else None, most_mb=1500 if limits else None
@@ -124,13 +132,12 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     if options.peak:
         section, job = options.peak
-        _, jobs = SECTIONS[section]()
-        print(extra_memory(jobs[job]))
+        print(extra_memory(SECTIONS[section]()[job]))
         return
     titles, found = {}, {}
     for name in options.only or SECTIONS:
         print(f"measuring {name} ...", file=sys.stderr)
-        _, jobs = SECTIONS[name]()
+        jobs = SECTIONS[name]()
         threads = ["--threads", str(torch.get_num_threads())]
         peak = partial(_peak, name, threads) if options.memory else None
         found[name] = time_jobs(jobs, options.repeats, peak)

@@ -119,7 +119,7 @@ def environment() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "processor": _processor(),
         "cores": psutil.cpu_count(),
-        "load_at_start": round(psutil.getloadavg()[0], 1),
+        "load": round(psutil.getloadavg()[0], 1),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("gatewise", "torch", "transformers")},
