@@ -102,6 +102,11 @@ def test_all_types_and_fan_ins_appear() -> None:
     )
 
 
+def test_every_model_has_all_types() -> None:
+    for seed in range(10):
+        assert {gate.type for gate in random_planted(seed).gates[:-1]} == {"AND", "OR", "ADDER"}
+
+
 def test_a_seed_decides_everything() -> None:
     one, same, other = (random_planted(seed, noise=0.05) for seed in (1, 1, 2))
     assert (one.truth, one.circuit, one.model.fingerprint) == (same.truth, same.circuit, same.model.fingerprint)

@@ -9,7 +9,7 @@ notice every edge. Distractors are gates that nothing reads.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +69,8 @@ def random_planted(
     plan = _draw_gates(rng, names, layers, gates_per_layer, fan_in, nested)
     readout = _readout(rng, [gate for layer in plan for gate in layer])
     useless = [
-        [_gate(rng, f"D{level + 1}.{i + 1}", names, fan_in) for i in range(distractors)] for level in range(layers)
+        [_gate(rng, f"D{level + 1}.{i + 1}", rng.choice(_TYPES), names, fan_in) for i in range(distractors)]
+        for level in range(layers)
     ]
     everything = [gates + more for gates, more in zip(plan, useless, strict=True)] + [[readout]]
     emitted, stray = _numbers(seed, names, everything, noise, examples)
@@ -104,21 +105,33 @@ def _check(
 def _draw_gates(
     rng: random.Random, sources: Sequence[str], layers: int, per_layer: int, fan_in: tuple[int, int], nested: bool
 ) -> list[list[PlantedGate]]:
+    kinds = _rounds_of_types(rng)
     plan: list[list[PlantedGate]] = []
     for level in range(layers):
         earlier = [gate.node for layer in plan for gate in layer] if nested else []
-        plan.append([_gate(rng, f"G{level + 1}.{i + 1}", sources, fan_in, earlier) for i in range(per_layer)])
+        names = [f"G{level + 1}.{i + 1}" for i in range(per_layer)]
+        plan.append([_gate(rng, name, next(kinds), sources, fan_in, earlier) for name in names])
     return plan
 
 
+def _rounds_of_types(rng: random.Random) -> Iterator[GateType]:
+    """All three types in random order, again and again: every model of three gates or more has each."""
+    while True:
+        yield from rng.sample(_TYPES, len(_TYPES))
+
+
 def _gate(
-    rng: random.Random, node: str, sources: Sequence[str], fan_in: tuple[int, int], earlier: Sequence[str] = ()
+    rng: random.Random,
+    node: str,
+    kind: GateType,
+    sources: Sequence[str],
+    fan_in: tuple[int, int],
+    earlier: Sequence[str] = (),
 ) -> PlantedGate:
     """A gate over distinct senders; at least one of `earlier`, if there are any."""
     count = rng.randint(*fan_in)
     first = [rng.choice(earlier)] if earlier else []
     rest = rng.sample([node for node in (*sources, *earlier) if node not in first], count - len(first))
-    kind = rng.choice(_TYPES)
     return PlantedGate(node, kind, (*first, *rest), _shares(rng, count) if kind == "ADDER" else ())
 
 
