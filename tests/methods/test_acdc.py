@@ -10,8 +10,9 @@ from reference import reference_logits
 from small_models import random_pairs, small_model
 
 from gatewise.circuit import Circuit
-from gatewise.errors import GatewiseError
-from gatewise.methods.acdc import Acdc, AcdcConfig, receiver_order, sender_order
+from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.methods import discover
+from gatewise.methods.acdc import Acdc, AcdcConfig, next_threshold, receiver_order, sender_order
 from gatewise.methods.contract import Problem
 from gatewise.models.model import Model
 from gatewise.models.planted import planted_model, planted_pairs
@@ -128,6 +129,36 @@ def test_the_papers_table_on_single_gates(kind: str, direction: str, count: int)
     found = [search(model, pairs, direction, 0.01, seed=seed) & gate for seed in range(8)]
     assert {len(circuit) for circuit in found} == {count}
     assert len(set(found)) == (2 if count == 1 else 1)
+
+
+@pytest.mark.parametrize("direction", ["ns", "ns+dn"])
+def test_exact_numbers_of_edges(direction: Any) -> None:
+    model, pairs = small_model("llama", seed=4), random_pairs(seed=4)
+    found = discover(model, pairs, "acdc", direction, edges=[5, 17, 60])
+    assert [len(circuit) for circuit in found] == [5, 17, 60]
+    for circuit in found:
+        notes = circuit.provenance["notes"]
+        again = search(model, pairs, direction, notes["tau"])
+        assert len(again) == notes["kept_at_tau"]
+        assert circuit <= again or again <= circuit
+
+
+def test_next_threshold_closes_in() -> None:
+    """On counts that fall like a power of tau, a handful of looks find 10 % of any size."""
+    for size in (5, 50, 500, 5000):
+        counts: dict[float, int] = {0.01: int(30 * 0.01**-0.5)}
+        for _ in range(12):
+            if any(size <= count <= 1.1 * size for count in counts.values()):
+                break
+            threshold = next_threshold(counts, 1.05 * size)
+            counts[threshold] = int(30 * threshold**-0.5)
+        assert any(size <= count <= 1.1 * size for count in counts.values())
+
+
+def test_a_threshold_that_keeps_nothing_warns() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    with pytest.warns(GatewiseWarning, match="keeps no edge"):
+        assert len(discover(model, pairs, "acdc", threshold=1e6)) == 0
 
 
 def test_bad_parameters() -> None:

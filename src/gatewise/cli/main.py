@@ -16,6 +16,7 @@ from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import demo_command, evaluate_command
 from gatewise.cli.models import models_app
 from gatewise.cli.tasks import tasks_app
+from gatewise.cli.toy import toy_command
 from gatewise.errors import GatewiseError
 
 EXIT_USER_ERROR = 2
@@ -39,6 +40,7 @@ app.command("demo")(demo_command)
 app.command("discover")(discover_command)
 app.command("evaluate")(evaluate_command)
 app.command("methods")(methods_command)
+app.command("toy")(toy_command)
 app.add_typer(models_app, name="models")
 app.add_typer(tasks_app, name="tasks")
 

@@ -11,6 +11,7 @@ cut up; those are decided by one canonical evaluation, example by example with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -131,7 +132,13 @@ class _Side:
             proposal = state.propose(plan, port, change)
             self._proposals.append(proposal)
             found.append(divergence.estimate(proposal.residual, self.spacing))
-        return self._mean([value for value, _ in found]), self._mean([bound for _, bound in found])
+        values = self._mean([value for value, _ in found])
+        if not bool(torch.isfinite(values).all()):
+            raise GatewiseError(
+                f"removing edges into {self.states[0].graph.ports[port]} gives NaN or infinity. "
+                f"Load the model with dtype='float32' or 'float64'."
+            )
+        return values, self._mean([bound for _, bound in found])
 
     def exact(self, rows: Sequence[int]) -> list[float]:
         """D of rows of the last chain, with the whole vocabulary; row -1 is the current circuit."""
@@ -328,58 +335,58 @@ class _Search:
 
 def _search(problem: Problem, config: AcdcConfig) -> list[Finding]:
     acdc = Acdc(problem, config)
-    if problem.threshold is not None:
-        with progress_bar("ACDC", problem.model.graph.n_edges) as bar:
-            outcome = acdc.search(problem.threshold, bar.advance)
-        return [Finding(outcome.kept, outcome.effects, _notes(outcome, 1))]
-    return list(_sizes(acdc, problem.sizes))
-
-
-def _sizes(acdc: Acdc, sizes: Sequence[int]) -> list[Finding]:
-    """Search a tau for each size; every run serves all sizes."""
     known: dict[float, Outcome] = {}
+
+    def run(threshold: float) -> Outcome:
+        if threshold not in known:
+            with progress_bar(f"ACDC, tau {threshold:.3g}, run {len(known) + 1}", acdc.graph.n_edges) as bar:
+                known[threshold] = acdc.search(threshold, bar.advance)
+        return known[threshold]
+
+    if problem.threshold is not None:
+        outcome = run(problem.threshold)
+        return [Finding(outcome.kept, outcome.effects, _notes(outcome, 1))]
     findings = []
-    with progress_bar("ACDC", None) as bar:
-
-        def run(threshold: float) -> Outcome:
-            if threshold not in known:
-                bar.describe(f"ACDC, run {len(known) + 1}, tau {threshold:.3g}")
-                known[threshold] = acdc.search(threshold)
-            return known[threshold]
-
-        for size in sizes:
-            findings.append(_exactly(acdc, size, _find_threshold(acdc, size, known, run), len(known)))
+    for size in problem.sizes:
+        outcome = _enough(acdc, size, known, run)
+        findings.append(_exactly(size, outcome, len(known)))
     return findings
 
 
-def _find_threshold(acdc: Acdc, size: int, known: dict[float, Outcome], run: Callable[[float], Outcome]) -> Outcome:
-    """The outcome that keeps the fewest edges of those that keep enough, close to the size if runs allow."""
+def _enough(acdc: Acdc, size: int, known: dict[float, Outcome], run: Callable[[float], Outcome]) -> Outcome:
+    """An outcome that keeps at least `size` edges, hardly more if the allowed number of runs finds one."""
     config = acdc.config
-    if not known:
-        run(config.first_threshold)
+    if not known or size == acdc.graph.n_edges:
+        first = run(config.first_threshold)
+        if size == acdc.graph.n_edges:  # all edges, ranked
+            return first
     for _ in range(config.runs):
-        above = [t for t, o in known.items() if int(o.kept.sum()) >= size]
-        below = [t for t, o in known.items() if int(o.kept.sum()) < size]
-        if above:
-            best = max(above, key=lambda t: -int(known[t].kept.sum()))
-            if int(known[best].kept.sum()) <= size * (1 + config.tolerance):
-                break
-        if not above:
-            guess = min(below) / 8
-        elif not below:
-            guess = max(above) * 8
-        else:
-            guess = (
-                (max(above) * min(t for t in below if t > max(above))) ** 0.5
-                if any(t > max(above) for t in below)
-                else max(above) * 2
-            )
-        run(guess)
-    enough = [o for o in known.values() if int(o.kept.sum()) >= size] or [run(0.0)]
-    return min(enough, key=lambda o: int(o.kept.sum()))
+        counts = {threshold: int(outcome.kept.sum()) for threshold, outcome in known.items()}
+        if any(size <= count <= size * (1 + config.tolerance) for count in counts.values()):
+            break
+        run(next_threshold(counts, size * (1 + config.tolerance / 2)))
+    large = [outcome for outcome in known.values() if int(outcome.kept.sum()) >= size]
+    if not large:  # even tiny thresholds keep too few: the remainder is settled by effect
+        return max(known.values(), key=lambda outcome: int(outcome.kept.sum()))
+    return min(large, key=lambda outcome: int(outcome.kept.sum()))
 
 
-def _exactly(acdc: Acdc, size: int, outcome: Outcome, runs: int) -> Finding:
+def next_threshold(counts: dict[float, int], wanted: float) -> float:
+    """Where to look for the tau that keeps `wanted` edges: log count against log tau, roughly a falling line."""
+    above = [threshold for threshold, count in counts.items() if count >= wanted]
+    below = [threshold for threshold, count in counts.items() if count < wanted]
+    if not above or not below:
+        nearest = max(above) if above else min(below)
+        factor = math.pow(max(counts[nearest], 1) / wanted, 1.3)
+        return nearest * (min(max(factor, 1.5), 30.0) if above else max(min(factor, 1 / 1.5), 1 / 30))
+    low = max(above)
+    high = min((threshold for threshold in below if threshold > low), default=4 * low)
+    at_low, at_high = math.log(counts[low]), math.log(max(counts.get(high, 1), 0.5))
+    share = (at_low - math.log(wanted)) / (at_low - at_high) if at_low > at_high else 0.5
+    return low * math.pow(high / low, min(max(share, 0.1), 0.9))
+
+
+def _exactly(size: int, outcome: Outcome, runs: int) -> Finding:
     """Settle the remainder: of the kept edges those with the largest effect, then removed ones if too few."""
     strength = torch.where(outcome.kept, outcome.effects + 1e6, outcome.effects)
     order = torch.argsort(strength, descending=True, stable=True)
