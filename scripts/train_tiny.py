@@ -255,6 +255,7 @@ def main() -> None:
         n_embd=128,
         n_layer=6,
         n_head=8,
+        initializer_range=0.06,  # the usual 0.02 is made for wider models and starts slowly here
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
