@@ -1,0 +1,118 @@
+"""Edge Pruning's settings: the published ones against ours, at equal numbers of edges, on held-out pairs.
+
+    python bench/edge_pruning_settings.py --model tiny --edges 36 180 540 --seeds 3
+
+prints KL(G || C) on the training pairs and on held-out pairs, the steps taken and the seconds, for each setting, and
+EAP's circuit of the same size beside them. `published` is the setting of Bhaskar et al. (2024) with our exact number of
+edges at the end; `one change` rows put one of our changes back, to show what it is worth; `warm` trains the sizes one
+from the other, `rank all` takes all sizes from the training of the smallest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import gatewise as gw
+from gatewise.circuit import Circuit
+from gatewise.methods import discover
+from gatewise.methods.edge_pruning import EdgePruningConfig
+
+PUBLISHED: dict[str, Any] = {
+    "steps": 3000,
+    "ramp": 2500 / 3000,
+    "schedule": "linear",
+    "rate": 0.8,
+    "multiplier_rate": 0.8,
+    "warm_up": 200 / 3000,
+    "cool_down": 2800 / 3000,
+    "beta2": 0.999,
+    "weight_decay": 0.01,
+    "start": 10.0,
+    "patience": 0,
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "published": PUBLISHED,
+    "published, our steps": {**PUBLISHED, "steps": EdgePruningConfig.steps},
+    "ours, 150 steps": {"steps": 150},
+    "ours, 600 steps": {"steps": 600},
+    "one change: linear schedule and gap": {"schedule": "linear", "multiplier_rate": 0.8},
+    "one change: beta2 0.999": {"beta2": 0.999},
+    "one change: rates fall from the warm-up on": {"cool_down": 0.95},
+    "one change: rate 0.8": {"rate": 0.8},
+    "one change: start 10": {"start": 10.0},
+}
+TOGETHER: dict[str, dict[str, Any]] = {"ours, warm": {}, "ours, rank all": {"rank_all": True}}
+
+
+def find(
+    args: argparse.Namespace, model: gw.Model, pairs: gw.Pairs, name: str, seed: int
+) -> tuple[list[Circuit], list[int]]:
+    """The circuits of all sizes under one setting, and the steps each took."""
+    if name == "eap":
+        return discover(model, pairs, "eap", args.direction, edges=args.edges), [0 for _ in args.edges]
+    parameters = {**SETTINGS, **TOGETHER}[name]
+    groups: list[list[int]] = [args.edges] if name in TOGETHER else [[size] for size in args.edges]
+    circuits: list[Circuit] = []
+    for sizes in groups:
+        circuits += discover(model, pairs, "edge-pruning", args.direction, edges=sizes, seed=seed, **parameters)
+    return circuits, [sum(circuit.provenance["notes"]["steps"]) for circuit in circuits]
+
+
+def rows(args: argparse.Namespace) -> list[list[str]]:
+    model = gw.load_model(args.model)
+    task = gw.task(args.task, model, examples=args.examples)
+    found = []
+    for name in args.settings:
+        seeds = range(1 if name == "eap" else args.seeds)
+        started = time.time()
+        results = [find(args, model, task.train, name, seed) for seed in seeds]
+        seconds = (time.time() - started) / len(results)
+        for i, size in enumerate(args.edges):
+            circuits = [circuits[i] for circuits, _ in results]
+            steps = round(statistics.mean(steps[i] for _, steps in results))
+            train, test = (divergences(model, pairs, circuits) for pairs in (task.train, task.test))
+            found.append([name, f"{size}", shown(train), shown(test), f"{steps}", f"{seconds:.0f}"])
+            print("  ".join(found[-1]), flush=True)
+    return found
+
+
+def divergences(model: gw.Model, pairs: gw.Pairs, circuits: Sequence[Circuit]) -> list[float]:
+    return [item.faithfulness.mean for item in gw.evaluate(model, pairs, list(circuits), random_circuits=0)]
+
+
+def shown(values: Sequence[float]) -> str:
+    """Mean over seeds, and the range."""
+    return f"{statistics.mean(values):.4f} ({min(values):.4f}..{max(values):.4f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = ["eap", *SETTINGS, *TOGETHER]
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--task", default="ioi")
+    parser.add_argument("--direction", default="ns", choices=["ns", "dn", "ns+dn"])
+    parser.add_argument("--examples", type=int, default=32)
+    parser.add_argument("--edges", type=int, nargs="+", default=[36, 180, 540])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--settings", nargs="+", default=names, choices=names)
+    args = parser.parse_args()
+    table = Table("setting", "edges", "KL, training pairs", "KL, held-out pairs", "steps", "seconds, all sizes")
+    for row in rows(args):
+        table.add_row(*row)
+    console = Console()
+    console.print(f"{args.model}, {args.task}, {args.direction}, {args.examples} pairs; ours is")
+    console.print(dataclasses.asdict(EdgePruningConfig()))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
