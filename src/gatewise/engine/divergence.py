@@ -2,7 +2,7 @@
 
 D = sum p_ref log p_ref - e . y + log Z(y), where y is the normed residual, e = sum p_ref w the reference's mean row of
 the unembedding, and Z the partition sum. Only Z needs the vocabulary. Of a chain of residuals, each near the one
-before, every few are unembedded wholly: the *anchors*. For the others, the words that hold nearly all probability are
+before, a few are unembedded wholly: the *anchors*. For the others, the words that hold nearly all probability are
 unembedded exactly, and what the rest (the tail) sums to, a step x away from an anchor, is known on both sides, by
 Jensen and by Bennett, with m the tail's mean row, V(x) its variance of w . x, and r the largest |w - m|:
 
@@ -13,7 +13,7 @@ V is bounded through one matrix of second moments for all examples. So every val
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ _GROWN_SHARE, _GROWN_RATIO = (
     10.0,
 )  # the words are chosen again when the tail, or its ratio to `weights`, has grown so
 _SMALLEST_VOCABULARY = 4096  # below, everything is unembedded
-_SHORT = 4  # so few residuals are unembedded wholly
+_SHORT = 2  # so few residuals are unembedded wholly
+_LOOSE = 0.1  # share of rows that may have wider bounds than wanted
+_ROUNDS, _NEW_ANCHORS, _MOST_ANCHORS = 4, 4, 12  # of adding anchors to a chain; at a time; remembered
 _LOGITS = 1 << 25  # how many at a time
 _TINY = 1e-300
 
@@ -52,6 +54,24 @@ class _Anchors:
     ratio: Tensor  # [anchor, example], how much larger than `weights` the tail's distribution is, at most
     share: Tensor  # [anchor, example], of the tail
 
+    def joined(self, newer: _Anchors) -> _Anchors:
+        """The newest anchors of both."""
+        parts = (torch.cat([getattr(self, f.name), getattr(newer, f.name)])[-_MOST_ANCHORS:] for f in fields(self))
+        return _Anchors(*parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """Residuals seen from their nearest anchors. [row, example] each"""
+
+    log_tail: Tensor  # log of the tail's partition sum, at least
+    excess: Tensor  # the share by which it may be larger
+    share: Tensor  # the tail's share at the anchor
+
+    def loose(self, wanted: float) -> list[int]:
+        """Rows whose bound is likely to be wider than wanted."""
+        return ((self.share * self.excess).mean(dim=-1) > wanted).nonzero().flatten().tolist()
+
 
 class Divergence:
     """Distance of last residuals from the reference's output, on one batch."""
@@ -62,7 +82,8 @@ class Divergence:
         p = log_p.exp()
         self._entropy = (p * log_p).sum(dim=-1)  # [example]
         self._screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY
-        self._words: _Words | None = None
+        self._anchors: _Anchors | None = None
+        self._words: _Words  # chosen with the first anchors
         if self._screens:
             self._mean_row = (p.to(model.head.dtype) @ model.head).double()  # [example, d]
             self._middle = model.head.mean(dim=0)
@@ -83,40 +104,54 @@ class Divergence:
         y = self.model.final_norm(residual).double()
         return self._entropy - (self._mean_row * y).sum(dim=-1) + _log_sum_exp(logits)
 
-    def estimate(self, residual: Tensor, spacing: int) -> tuple[Tensor, Tensor]:
+    def estimate(self, residual: Tensor, wanted: float) -> tuple[Tensor, Tensor]:
         """D of a chain of last residuals [row, example, d], and a bound on how much larger it may be. [row, example]
 
-        spacing: rows for each anchor. It changes the bounds and the speed.
+        wanted: what the bounds should stay below, as a mean over examples. It decides how many anchors are made.
         """
         if not self._screens or len(residual) <= _SHORT:
             exact = self.exact(residual)
             return exact, torch.zeros_like(exact)
-        first = min(spacing - 1, len(residual) - 1) // 2
-        anchors, words = self._anchors(residual[first::spacing])
         y = self.model.final_norm(residual)
-        nearest = torch.cdist(y.transpose(0, 1), anchors.points.transpose(0, 1).to(y.dtype)).argmin(dim=-1).T
-        at = (nearest, torch.arange(y.shape[1], device=y.device))  # which anchor, for each row and example
+        anchors = self._anchors or self._add_anchors(residual[len(residual) // 2 :][:1])
+        near = self._near(y, anchors)
+        for _ in range(_ROUNDS):
+            loose = near.loose(wanted)
+            if len(loose) <= _LOOSE * len(y):
+                break
+            near = self._near(y, self._add_anchors(residual[_middles(loose)]))
+        return self._value_and_bound(y, near)
+
+    def _near(self, y: Tensor, anchors: _Anchors) -> _Near:
+        """Where normed residuals [row, example, d] stand to the nearest anchors."""
+        distance = torch.cdist(y.transpose(0, 1), anchors.points.transpose(0, 1).to(y.dtype))
+        at = (distance.argmin(dim=-1).T, torch.arange(y.shape[1], device=y.device))  # for each row and example
         step = y.double() - anchors.points[at]
         tail_mean = anchors.tail_mean[at]
-        top = _log_sum_exp(torch.bmm(y.transpose(0, 1), words.rows.transpose(1, 2))).T
-        tail = anchors.log_tail[at] + (tail_mean * step).sum(dim=-1)
-        log_z = torch.logaddexp(top, tail)
         radius = self._radius + (tail_mean - self._middle).norm(dim=-1)
-        variance = anchors.ratio[at] * ((step @ words.moment) * step).sum(dim=-1)
+        variance = anchors.ratio[at] * ((step @ self._words.moment) * step).sum(dim=-1)
         excess = variance * _bennett(radius * step.norm(dim=-1))
-        bound = torch.log1p((tail - log_z).exp() * excess)
+        return _Near(anchors.log_tail[at] + (tail_mean * step).sum(dim=-1), excess, anchors.share[at])
+
+    def _value_and_bound(self, y: Tensor, near: _Near) -> tuple[Tensor, Tensor]:
+        top = _log_sum_exp(torch.bmm(y.transpose(0, 1), self._words.rows.transpose(1, 2))).T
+        log_z = torch.logaddexp(top, near.log_tail)
+        bound = torch.log1p((near.log_tail - log_z).exp() * near.excess)
         return self._entropy - (self._mean_row * y.double()).sum(dim=-1) + log_z, bound
 
-    def _anchors(self, residual: Tensor) -> tuple[_Anchors, _Words]:
+    def _add_anchors(self, residual: Tensor) -> _Anchors:
+        """Unembed these residuals wholly; choose the words again if they have become a bad choice."""
         logits = self.model.unembed(residual)
         log_z = _log_sum_exp(logits)
         p = (logits - log_z[..., None].to(logits.dtype)).exp_()
-        words = self._words
-        anchors = None if words is None else self._anchors_for(words, residual, p, log_z)
-        if anchors is None or words is None or self._outgrown(anchors, words):
-            words = self._words = self._choose_words(p[0])
-            anchors = self._anchors_for(words, residual, p, log_z)
-        return anchors, words
+        if self._anchors is not None:
+            new = self._anchors_for(residual, p, log_z)
+            if not self._outgrown(new):
+                self._anchors = self._anchors.joined(new)
+                return self._anchors
+        self._words = self._choose_words(p[-1])
+        self._anchors = self._anchors_for(residual, p, log_z)
+        return self._anchors
 
     def _choose_words(self, p: Tensor) -> _Words:
         head, away = self.model.head, self.model.head - self._middle
@@ -129,7 +164,8 @@ class Divergence:
         moment = (away * weights[:, None]).T @ away
         return _Words(chosen, head[chosen], moment.double(), weights, float(share.max()))
 
-    def _anchors_for(self, words: _Words, residual: Tensor, p: Tensor, log_z: Tensor) -> _Anchors:
+    def _anchors_for(self, residual: Tensor, p: Tensor, log_z: Tensor) -> _Anchors:
+        words = self._words
         tail = p.scatter(-1, words.chosen.expand(len(p), -1, -1), 0.0)
         share = tail.sum(dim=-1, dtype=torch.float64).clamp(min=_TINY)
         tail /= share[..., None].to(tail.dtype)
@@ -138,10 +174,22 @@ class Divergence:
         points = self.model.final_norm(residual).double()
         return _Anchors(points, share.log() + log_z, mean, ratio.double(), share)
 
-    def _outgrown(self, anchors: _Anchors, words: _Words) -> bool:
+    def _outgrown(self, anchors: _Anchors) -> bool:
         examples = anchors.ratio.shape[1]
-        too_large = float(anchors.share.max()) > _GROWN_SHARE * words.share
+        too_large = float(anchors.share.max()) > _GROWN_SHARE * self._words.share
         return too_large or float(anchors.ratio.max()) > _GROWN_RATIO * examples
+
+
+def _middles(rows: list[int]) -> list[int]:
+    """The middle of each run of consecutive rows, of the longest runs."""
+    runs: list[list[int]] = []
+    for row in rows:
+        if runs and row == runs[-1][-1] + 1:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    longest = sorted(runs, key=len, reverse=True)[:_NEW_ANCHORS]
+    return sorted(run[len(run) // 2] for run in longest)
 
 
 def _log_sum_exp(logits: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class AcdcConfig:
     """Parameters of ACDC."""
 
     combine: Literal["sum", "either"] = "sum"  # how ns+dn judges an edge
-    chain: int = 64  # longest chain; changes the speed, not the result
+    chain: int = 128  # longest chain; changes the speed, not the result
     batch: int | None = None  # examples at a time; changes the memory, not the result
     tolerance: float = 0.1  # a tau that keeps at most this share more edges than asked for is good enough
     runs: int = 12  # most values of tau to try for a number of edges
@@ -93,7 +93,6 @@ class _Side:
             self.divergences.append(Divergence(model, reference.logits))
         self._examples = sum(len(run.clean.logits) for run in runs)
         self.now, self.bound = 0.0, 0.0  # D of the current circuit, and how much larger it may be
-        self.spacing = 8  # rows of a chain for each whole unembedding
         self._plans: list[Plan | None] = []
         self._proposals: list[Proposal] = []
 
@@ -123,7 +122,7 @@ class _Side:
         examples = max(len(s.last) for s in self.states)
         return max(1, _CHAIN_BYTES // (columns * examples * width * state.outputs.element_size()))
 
-    def try_chain(self, port: int, senders: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def try_chain(self, port: int, senders: Sequence[int], wanted: float) -> tuple[Tensor, Tensor]:
         """D after removing the first, the first two, ... of these senders, and bounds on how much larger it is."""
         self._proposals = []
         found = []
@@ -131,7 +130,7 @@ class _Side:
             change = -state.carried(senders, state.positions_read(plan, port)).cumsum(dim=0)
             proposal = state.propose(plan, port, change)
             self._proposals.append(proposal)
-            found.append(divergence.estimate(proposal.residual, self.spacing))
+            found.append(divergence.estimate(proposal.residual, wanted))
         values = self._mean([value for value, _ in found])
         if not bool(torch.isfinite(values).all()):
             raise GatewiseError(
@@ -147,14 +146,6 @@ class _Side:
             residuals = [state.last if row < 0 else proposal.residual[row] for row in rows]
             values.append(divergence.exact(torch.stack(residuals)))
         return self._mean(values).tolist()
-
-    def adapt(self, bounds: Sequence[float], wanted: float) -> None:
-        """Anchors closer together if the bounds are wider than wanted, further apart if much narrower."""
-        largest = sorted(bounds)[len(bounds) // 2]
-        if largest > wanted:
-            self.spacing = max(2, self.spacing // 2)
-        elif largest < wanted / 8:
-            self.spacing = min(64, 2 * self.spacing)
 
     def accept(self, row: int, value: float, bound: float) -> None:
         for state, proposal in zip(self.states, self._proposals, strict=True):
@@ -274,11 +265,9 @@ class _Search:
     def _chain(self, port: int, chain: list[int]) -> tuple[int, bool]:
         """Remove the longest run of removable edges; say how many, and whether the next one has to stay."""
         self.chains += 1
-        tried = [side.try_chain(port, chain) for side in self.sides]
+        tried = [side.try_chain(port, chain, _WANTED_BOUND * self.threshold) for side in self.sides]
         values = [[side.now, *value.tolist()] for side, (value, _) in zip(self.sides, tried, strict=True)]
         bounds = [[side.bound, *bound.tolist()] for side, (_, bound) in zip(self.sides, tried, strict=True)]
-        for side, bound in zip(self.sides, bounds, strict=True):
-            side.adapt(bound[1:], _WANTED_BOUND * self.threshold)
         removed, stopped = 0, False
         for row, sender in enumerate(chain):
             self.trials += 1
