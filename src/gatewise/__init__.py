@@ -11,38 +11,50 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gatewise.circuit import Circuit
     from gatewise.engine import run_circuit, run_circuits
+    from gatewise.engine.effects import Effects, edge_effects
     from gatewise.errors import GatewiseError
     from gatewise.evaluation import Evaluation, evaluate
     from gatewise.graph import Graph
+    from gatewise.methods import Scores, discover, score_edges
     from gatewise.models import Model, load_model
     from gatewise.tasks import Pairs, Task, task
 
 _HOME = {
     "Circuit": "circuit",
+    "Effects": "engine.effects",
     "Evaluation": "evaluation",
     "GatewiseError": "errors",
     "Graph": "graph",
     "Model": "models",
     "Pairs": "tasks",
+    "Scores": "methods",
     "Task": "tasks",
+    "discover": "methods",
+    "edge_effects": "engine.effects",
     "evaluate": "evaluation",
     "load_model": "models",
     "run_circuit": "engine",
     "run_circuits": "engine",
+    "score_edges": "methods",
     "task": "tasks",
 }
 __all__ = [
     "Circuit",
+    "Effects",
     "Evaluation",
     "GatewiseError",
     "Graph",
     "Model",
     "Pairs",
+    "Scores",
     "Task",
+    "discover",
+    "edge_effects",
     "evaluate",
     "load_model",
     "run_circuit",
     "run_circuits",
+    "score_edges",
     "task",
 ]
 

@@ -22,7 +22,9 @@ class DenseEngine:
 
     def __init__(self, model: Model, intervention: Intervention) -> None:
         self.model, self.on = model, intervention
-        self._delta = intervention.sources.new_empty(len(model.graph.senders), *intervention.sources.shape[1:])
+        # Row 0 holds the base of the stage at hand, the others current - other of every sender: one product adds all.
+        self._rows = intervention.sources.new_empty(len(model.graph.senders) + 1, *intervention.sources.shape[1:])
+        self._delta = self._rows[1:]
 
     @torch.no_grad()
     def logits(self, mask: Tensor) -> Tensor:
@@ -59,10 +61,10 @@ class DenseEngine:
         """Mix the senders into the ports of a stage. [port, example, window, d]"""
         graph = self.model.graph
         ports, reads = graph.port_slices[index + 1], graph.stages[index + 1].reads
-        base, delta = self.on.base[index], self._delta[:reads]
-        rows = mask[ports, :reads].to(delta.dtype)
-        mixed = torch.addmm(base.expand(delta.shape[1:]).reshape(1, -1), rows, delta.flatten(1))
-        return mixed.reshape(rows.shape[0], *delta.shape[1:])
+        rows = self._rows[: reads + 1]
+        rows[0] = self.on.base[index]
+        weights = torch.nn.functional.pad(mask[ports, :reads].to(rows.dtype), (1, 0), value=1.0)
+        return (weights @ rows.flatten(1)).reshape(len(weights), *rows.shape[1:])
 
     def _run_stage(self, index: int, x: Tensor) -> Tensor:
         stage: Attention | Pointwise = self.model.stages[index]

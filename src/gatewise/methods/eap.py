@@ -17,30 +17,40 @@ from torch import Tensor
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.batches import batches
 from gatewise.errors import GatewiseError
+from gatewise.methods.calibration import calibrate
 from gatewise.methods.contract import Finding, Method, Problem, top_edges
 from gatewise.progress import progress_bar
 
 
 @dataclass(frozen=True)
 class EapConfig:
-    """How `ns+dn` makes one score of two: their sum (the paper), or the one of larger magnitude (its authors' demo)."""
+    """Parameters of EAP."""
 
-    combine: Literal["sum", "max"] = "sum"
+    combine: Literal["sum", "max"] = "sum"  # of ns+dn: the sum (paper), or the score of larger magnitude
+    calibrate: int = 0  # edges to compare with their exact effects; the rank correlation is noted
 
     def __post_init__(self) -> None:
+        _check_calibrate(self.calibrate)
         if self.combine not in ("sum", "max"):
             raise GatewiseError(f"combine is 'sum' or 'max' (the score of larger magnitude), got {self.combine!r}.")
 
 
 @dataclass(frozen=True)
 class EapIgConfig:
-    """At how many points between the corrupted and the clean input the gradient is taken."""
+    """Parameters of EAP-IG."""
 
-    steps: int = 5
+    steps: int = 5  # points between the corrupted and the clean input at which the gradient is taken
+    calibrate: int = 0  # edges to compare with their exact effects; the rank correlation is noted
 
     def __post_init__(self) -> None:
+        _check_calibrate(self.calibrate)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
             raise GatewiseError(f"steps is a whole number of at least 1, got {self.steps!r}.")
+
+
+def _check_calibrate(count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise GatewiseError(f"calibrate is a number of edges, 0 for none; got {count!r}.")
 
 
 def search_eap(problem: Problem, config: EapConfig) -> list[Finding]:
@@ -52,7 +62,7 @@ def search_eap(problem: Problem, config: EapConfig) -> list[Finding]:
         return torch.stack([found[direction] for direction in directions])
 
     scores = _mean_scores(problem, attribute, f"EAP {problem.direction}")
-    return _findings(problem, combined(scores, config.combine))
+    return _findings(problem, combined(scores, config.combine), config.calibrate)
 
 
 def search_eap_ig(problem: Problem, config: EapIgConfig) -> list[Finding]:
@@ -62,7 +72,8 @@ def search_eap_ig(problem: Problem, config: EapIgConfig) -> list[Finding]:
             f"eap-ig has no direction {problem.direction!r}: it integrates between the clean and the corrupted run, so "
             f"noising and denoising are one. Leave direction at 'ns', or use method='eap'."
         )
-    return _findings(problem, _mean_scores(problem, lambda found: found.integrated(config.steps), "EAP-IG"))
+    scores = _mean_scores(problem, lambda found: found.integrated(config.steps), "EAP-IG")
+    return _findings(problem, scores, config.calibrate)
 
 
 def combined(scores: Tensor, how: str) -> Tensor:
@@ -91,12 +102,13 @@ def _mean_scores(problem: Problem, attribute: Callable[[Attribution], Tensor], t
     return (total / len(pairs)).to(torch.promote_types(model.dtype, torch.float32)).cpu()
 
 
-def _findings(problem: Problem, scores: Tensor) -> list[Finding]:
+def _findings(problem: Problem, scores: Tensor, sample: int) -> list[Finding]:
     """Rank once, cut as often as asked."""
     strength = scores.abs()
+    notes = {"calibration": calibrate(problem, scores, sample)} if sample else {}
     if problem.threshold is not None:
-        return [Finding(strength >= problem.threshold, scores)]
-    return [Finding(top_edges(strength, size), scores) for size in problem.sizes]
+        return [Finding(strength >= problem.threshold, scores, notes)]
+    return [Finding(top_edges(strength, size), scores, notes) for size in problem.sizes]
 
 
 EAP = Method(
