@@ -261,6 +261,7 @@ def test_training_stops_when_size_and_divergence_have_settled() -> None:
     assert not stops([(0.5, 10.1)] * 40, step=39)  # the ramp and `patience` steps come first
     assert not stops([(0.5, 12.0)] * 40)
     assert not stops([(1 - step / 100, 10.0) for step in range(40)])
+    assert not settled(replace(state, step=90, history=[(0.5, 10.1)] * 90), Goal(), config)
 
 
 @pytest.mark.parametrize(

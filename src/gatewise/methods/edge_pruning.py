@@ -45,12 +45,12 @@ class EdgePruningConfig:
     """
 
     steps: int = 300
-    ramp: float = 0.8  # share of the steps over which the target falls from all edges to the asked number
+    ramp: float = 0.7  # share of the steps over which the target falls from all edges to the asked number
     schedule: Literal["geometric", "linear"] = "geometric"  # of the target number of edges
     rate: float = 0.3  # of log alpha
-    multiplier_rate: float = 0.05  # of the lambdas
+    multiplier_rate: float = 0.2  # of the lambdas
     warm_up: float = 0.05  # share of the steps, at first, over which the rates rise linearly from 0
-    cool_down: float = 0.2  # share of the steps, at last, over which they fall linearly to 0
+    cool_down: float = 0.25  # share of the steps, at last, over which they fall linearly to 0
     beta2: float = 0.95  # how long Adam remembers squared gradients
     weight_decay: float = 0.0
     start: float = 3.0  # mean of log alpha at first
@@ -220,17 +220,15 @@ def rate_factor(step: int, config: EdgePruningConfig) -> float:
 def settled(state: Training, goal: Goal, config: EdgePruningConfig) -> bool:
     """Whether KL and size have stopped moving: the halves of the last `patience` steps agree, and the size is right.
 
-    Never during the ramp, without a size neither: two edges of which one would do stay together for a while, and look
-    settled, before one of them goes.
+    Never without a size: two edges of which one would do stay together for a while, and look settled, before one goes.
     """
     half = config.patience // 2
-    if half == 0 or state.step < config.ramp * config.steps + 2 * half:
+    if half == 0 or goal.size is None or state.step < config.ramp * config.steps + 2 * half:
         return False
     recent = torch.tensor(state.history[-2 * half :], dtype=torch.float64).reshape(2, half, 2)
-    (kl_before, edges_before), (kl_now, edges_now) = recent.mean(dim=1).tolist()
-    aim = goal.size or edges_before
+    (kl_before, _), (kl_now, edges_now) = recent.mean(dim=1).tolist()
     noise = float(recent[:, :, 0].std()) / math.sqrt(half)
-    return bool(abs(edges_now - aim) <= 0.02 * aim and kl_before - kl_now < max(0.01 * kl_before, noise))
+    return bool(abs(edges_now - goal.size) <= 0.02 * goal.size and kl_before - kl_now < max(0.01 * kl_before, noise))
 
 
 # What is run at each step
