@@ -1,0 +1,247 @@
+"""Gates by set membership: AND = found by noising only, OR = by denoising only, ADDER = by both.
+
+The plain split is the paper's. By its own Table 1, ACDC and Edge Pruning under Dn also find one edge of each AND gate,
+and under Ns one of each OR gate, so the plain split calls that edge ADDER. The *repaired* split (CLUE's rule) lets a
+lone ADDER edge join the AND or OR edges of its receiver, and labels no gate of fewer than two edges.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.circuit import Circuit
+from gatewise.circuit_files import circuit_from_json, circuit_to_json
+from gatewise.errors import GatewiseError
+from gatewise.files import read_json, write_json
+from gatewise.graph import Graph
+from gatewise.methods.registry import methods
+
+GateType = Literal["AND", "OR", "ADDER"]
+GATE_TYPES: tuple[GateType, ...] = ("AND", "OR", "ADDER")
+Rule = Literal["plain", "repaired"]
+Grouping = Literal["port", "node"]
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The edges of one type into one receiver."""
+
+    receiver: str  # a port, or a node
+    type: GateType
+    edges: tuple[str, ...]
+
+    @property
+    def senders(self) -> tuple[str, ...]:
+        return tuple(edge.partition("->")[0] for edge in self.edges)
+
+    def __repr__(self) -> str:
+        sign = {"AND": " & ", "OR": " | ", "ADDER": " + "}[self.type]
+        return f"{self.receiver} = {sign.join(self.senders)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Gates:
+    """A circuit from noising and one from denoising, split into gates."""
+
+    ns: Circuit
+    dn: Circuit
+    by_type: Mapping[GateType, Circuit]
+    rule: Rule = "plain"
+    grouping: Grouping = "port"
+    joint: Circuit | None = None  # the paper's Ns+Dn circuit, if it was searched too
+
+    @property
+    def graph(self) -> Graph:
+        return self.ns.graph
+
+    @property
+    def sound(self) -> Circuit:
+        """The logically sound circuit as a union: everything that either direction found."""
+        return self.ns | self.dn
+
+    @property
+    def unlabelled(self) -> Circuit:
+        """Edges of the sound circuit without a label: gates of too few edges, under the repaired rule."""
+        labelled = self.by_type["AND"] | self.by_type["OR"] | self.by_type["ADDER"]
+        return self.sound - labelled
+
+    def label(self, edge: str) -> GateType | None:
+        """The type of an edge; None if it has no label."""
+        return next((kind for kind in GATE_TYPES if edge in self.by_type[kind]), None)
+
+    @cached_property
+    def items(self) -> tuple[Gate, ...]:
+        """All gates, from the input to the output; of one receiver AND, OR, ADDER."""
+        return tuple(
+            Gate(receiver, kind, tuple(self.graph.edges[i] for i in edges))
+            for receiver, kinds in _by_receiver(self.graph, self.by_type, self.grouping).items()
+            for kind, edges in kinds.items()
+        )
+
+    def __iter__(self) -> Iterator[Gate]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def proportions(self) -> dict[GateType, float]:
+        """Share of each type among the labelled edges."""
+        total = sum(len(self.by_type[kind]) for kind in GATE_TYPES)
+        return {kind: len(self.by_type[kind]) / total if total else 0.0 for kind in GATE_TYPES}
+
+    def layer_span(self) -> dict[GateType, float]:
+        """Mean number of layers that the edges of each type cross; the input counts as layer -1."""
+        graph = self.graph
+        crossed = torch.tensor(graph.port_layer)[graph.edge_port] - torch.tensor(graph.sender_layer)[graph.edge_sender]
+        return {
+            kind: float(crossed[self.by_type[kind].mask].double().mean()) if self.by_type[kind] else float("nan")
+            for kind in GATE_TYPES
+        }
+
+    def outside(self) -> float | None:
+        """Share of the Ns+Dn circuit's edges that neither direction found alone; None if it was not searched."""
+        return None if self.joint is None else len(self.joint - self.sound) / max(1, len(self.joint))
+
+    def save(self, path: str | Path) -> None:
+        """Write one self-describing file: the circuits with their provenance, the labels and the rule."""
+        content: dict[str, Any] = {
+            "gatewise_gates": _FORMAT,
+            "rule": self.rule,
+            "grouping": self.grouping,
+            "ns": circuit_to_json(self.ns),
+            "dn": circuit_to_json(self.dn),
+            "joint": None if self.joint is None else circuit_to_json(self.joint),
+            "gates": [{"receiver": g.receiver, "type": g.type, "edges": list(g.edges)} for g in self.items],
+        }
+        write_json(Path(path), content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Gates:
+        """Read what `save` wrote."""
+        path = Path(path)
+        content = read_json(path, "a gates file written by gatewise")
+        if not isinstance(content, dict) or content.get("gatewise_gates") != _FORMAT:
+            raise GatewiseError(f"{path} is not a gates file of format {_FORMAT}; gates.save(path) writes one.")
+        try:
+            ns, dn = (circuit_from_json(content[side], path) for side in ("ns", "dn"))
+            joint = None if content["joint"] is None else circuit_from_json(content["joint"], path)
+            listed: dict[GateType, list[str]] = {kind: [] for kind in GATE_TYPES}
+            for gate in content["gates"]:
+                listed[gate["type"]] += gate["edges"]
+            by_type = {kind: ns.graph.circuit(edges) for kind, edges in listed.items()}
+            return cls(ns, dn, by_type, _one_of(content["rule"], Rule), _one_of(content["grouping"], Grouping), joint)
+        except (KeyError, TypeError) as error:
+            raise GatewiseError(f"{path} is a damaged gates file: {error!r}. Save it again.") from error
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Gates):
+            return False
+        mine, theirs = ((g.ns, g.dn, dict(g.by_type), g.rule, g.grouping, g.joint) for g in (self, other))
+        return mine == theirs
+
+    def __hash__(self) -> int:
+        return hash((self.ns, self.dn, self.rule, self.grouping))
+
+    def venn(self) -> str:
+        """How the two circuits overlap, drawn with letters."""
+        ns_only, shared, dn_only = len(self.ns - self.dn), len(self.ns & self.dn), len(self.dn - self.ns)
+        total = max(1, ns_only + shared + dn_only)
+        bar = "".join(
+            letter * max(1 if n else 0, round(60 * n / total))
+            for letter, n in (("&", ns_only), ("+", shared), ("|", dn_only))
+        )
+        return f"ns only {ns_only} [{bar}] {dn_only} dn only, {shared} in both"
+
+    def __repr__(self) -> str:
+        edges = ", ".join(f"{len(self.by_type[kind])} {kind}" for kind in GATE_TYPES)
+        counts = Counter(gate.type for gate in self.items)
+        gates = ", ".join(f"{counts[kind]} {kind}" for kind in GATE_TYPES)
+        largest = sorted(self.items, key=lambda gate: -len(gate.edges))[:3]
+        lines = [f"<Gates ({self.rule} split): {edges} edges in {gates} gates", f"  {self.venn()}"]
+        lines += [f"  {gate.type:5} {_short(repr(gate))}" for gate in largest]
+        return "\n".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def split_gates(
+    ns: Circuit, dn: Circuit, *, rule: Rule = "plain", by: Grouping = "port", joint: Circuit | None = None
+) -> Gates:
+    """Label every edge of a noising and a denoising circuit AND, OR or ADDER."""
+    _check_circuits(ns, dn)
+    _one_of(rule, Rule)
+    _one_of(by, Grouping)
+    by_type: dict[GateType, Circuit] = {"AND": ns - dn, "OR": dn - ns, "ADDER": ns & dn}
+    if rule == "repaired":
+        by_type = _repaired(ns.graph, by_type, by)
+    return Gates(ns, dn, by_type, rule, by, joint)
+
+
+def _check_circuits(ns: Circuit, dn: Circuit) -> None:
+    if ns.graph != dn.graph:
+        raise GatewiseError(f"the two circuits belong to different graphs, {ns.graph!r} and {dn.graph!r}.")
+    known = methods()
+    for circuit, direction in ((ns, "ns"), (dn, "dn")):
+        made = circuit.provenance
+        method = known.get(str(made.get("method")))
+        if method is not None and not method.directed:
+            raise GatewiseError(
+                f"{method.name} integrates between the two runs and has no direction, so gates cannot be read off its "
+                f"circuits. Use eap, acdc or edge-pruning under 'ns' and 'dn'."
+            )
+        if made.get("direction", direction) != direction:
+            raise GatewiseError(
+                f"split_gates(ns, dn) got a circuit found under {made['direction']!r} where {direction!r} was expected."
+            )
+    for key, what in (("weights", "weights"), ("data", "pairs")):
+        if ns.provenance.get(key) != dn.provenance.get(key):
+            raise GatewiseError(
+                f"the two circuits were found with different {what}; search both directions on the same {what}."
+            )
+
+
+def _by_receiver(
+    graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping
+) -> dict[str, dict[GateType, list[int]]]:
+    """receiver -> type -> edge indices, receivers in the order of ports."""
+    names = graph.ports if grouping == "port" else graph.port_node
+    found: dict[str, dict[GateType, list[int]]] = {name: {} for name in names}
+    for kind in GATE_TYPES:
+        for edge in by_type[kind].indices:
+            found[names[int(graph.edge_port[edge])]].setdefault(kind, []).append(edge)
+    return {receiver: kinds for receiver, kinds in found.items() if kinds}
+
+
+def _repaired(graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping) -> dict[GateType, Circuit]:
+    masks: dict[GateType, Tensor] = {kind: torch.zeros(graph.n_edges, dtype=torch.bool) for kind in GATE_TYPES}
+    for kinds in _by_receiver(graph, by_type, grouping).values():
+        if len(kinds.get("ADDER", [])) == 1 and ("AND" in kinds) != ("OR" in kinds):
+            other: GateType = "AND" if "AND" in kinds else "OR"
+            kinds = {other: [*kinds[other], *kinds["ADDER"]]}
+        for kind, edges in kinds.items():
+            if len(edges) >= 2:
+                masks[kind][edges] = True
+    return {kind: Circuit(graph, mask) for kind, mask in masks.items()}
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    """A value of a Literal type, checked."""
+    allowed = kind.__args__
+    if value not in allowed:
+        raise GatewiseError(f"{value!r} is none of {', '.join(map(repr, allowed))}.")
+    return value
+
+
+def _short(text: str, width: int = 100) -> str:
+    return text if len(text) <= width else text[: width - 4] + " ..."
