@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gatewise.errors import GatewiseError
     from gatewise.evaluation import Evaluation, evaluate
     from gatewise.graph import Graph
+    from gatewise.logic import Gates, split_gates, truth_tables
     from gatewise.methods import Scores, discover, score_edges
     from gatewise.models import Model, load_model
     from gatewise.tasks import Pairs, Task, task
@@ -23,6 +24,7 @@ _HOME = {
     "Circuit": "circuit",
     "Effects": "engine.effects",
     "Evaluation": "evaluation",
+    "Gates": "logic",
     "GatewiseError": "errors",
     "Graph": "graph",
     "Model": "models",
@@ -36,12 +38,15 @@ _HOME = {
     "run_circuit": "engine",
     "run_circuits": "engine",
     "score_edges": "methods",
+    "split_gates": "logic",
     "task": "tasks",
+    "truth_tables": "logic",
 }
 __all__ = [
     "Circuit",
     "Effects",
     "Evaluation",
+    "Gates",
     "GatewiseError",
     "Graph",
     "Model",
@@ -55,7 +60,9 @@ __all__ = [
     "run_circuit",
     "run_circuits",
     "score_edges",
+    "split_gates",
     "task",
+    "truth_tables",
 ]
 
 
