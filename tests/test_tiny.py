@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from gatewise.engine import last_logits
+from gatewise.engine import last_logits, run_circuit
+from gatewise.errors import GatewiseError
 from gatewise.models import load_model
 from gatewise.models.model import Model
 from gatewise.tasks import RECIPES, Pairs, task
@@ -83,3 +84,10 @@ def test_training_text_has_no_held_out_combination(script: ModuleType) -> None:
 def test_the_record_of_the_training_is_there(tiny: Model) -> None:
     record = json.loads((Path(tiny.hf.name_or_path) / "training.json").read_text())
     assert all(record["held_out"][name]["right_over_wrong"] >= 0.95 for name in RECIPES)
+
+
+def test_pairs_of_another_tokenizer_are_refused(smollm2: Model) -> None:
+    model = load_model("tiny")
+    pairs = task("sa", model, examples=4).train
+    with pytest.raises(GatewiseError, match="another tokenizer than that of smollm2-135m"):
+        run_circuit(smollm2, pairs, smollm2.graph.empty())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from reference import reference_logits
@@ -158,5 +160,7 @@ def test_errors_say_the_way_out() -> None:
         run_circuit(model, pairs, small_model("gpt2", qkv="merged").graph.full())
     with pytest.raises(GatewiseError, match="Raise it"):
         run_circuit(model, pairs, model.graph.full(), memory="1kB")
+    with pytest.raises(GatewiseError, match="another tokenizer"):
+        run_circuit(small_model("gpt2"), replace(pairs, clean=pairs.clean + 100), model.graph.full())
     with pytest.raises(GatewiseError, match="such as '8GB'"):
         run_circuit(model, pairs, model.graph.full(), memory="lots")

@@ -161,6 +161,15 @@ def test_a_threshold_that_keeps_nothing_warns() -> None:
         assert len(discover(model, pairs, "acdc", threshold=1e6)) == 0
 
 
+def test_too_little_memory_is_said_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        available = 1 << 20
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    with pytest.raises(GatewiseError, match="Use fewer examples"):
+        discover(small_model("gpt2"), random_pairs(), "acdc", threshold=0.01)
+
+
 def test_bad_parameters() -> None:
     with pytest.raises(GatewiseError, match="'sum'"):
         AcdcConfig(combine="product")  # type: ignore[arg-type]

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import psutil
+import torch
+
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
@@ -26,6 +29,11 @@ def parse_bytes(budget: int | str | None) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def window_of(pairs: Pairs) -> int:
+    """Columns from the first difference of any pair on."""
+    return pairs.width - min(int(pairs.first_difference.min()), pairs.width - 1)
+
+
 def bytes_per_example(model: Model, window: int, *, gradient: bool = False, buffers: int = 2) -> int:
     """Estimate of what one example takes: sender buffers, the ports of the widest stage, the logits."""
     graph = model.graph
@@ -39,12 +47,25 @@ def bytes_per_example(model: Model, window: int, *, gradient: bool = False, buff
     return (per_position * window + 4 * model.vocabulary_size) * model.dtype.itemsize
 
 
+def check_free_memory(model: Model, needed: int, what: str) -> None:
+    """Refuse work that cannot fit what is free, before it starts."""
+    if model.device.type == "cuda":
+        free = torch.cuda.mem_get_info(model.device)[0]
+    else:
+        free = psutil.virtual_memory().available
+    if needed > free:
+        raise GatewiseError(
+            f"{what} needs about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. "
+            f"Use fewer examples, shorter prompts, or dtype='bfloat16'."
+        )
+
+
 def batches(
     model: Model, pairs: Pairs, budget: int | str | None = None, *, gradient: bool = False, share_prefix: bool = True
 ) -> Iterator[tuple[int, Pairs]]:
     """Consecutive slices of the pairs that fit the budget, each with the index of its first example."""
     allowed = parse_bytes(budget)
-    window = pairs.width - (min(int(pairs.first_difference.min()), pairs.width - 1) if share_prefix else 0)
+    window = window_of(pairs) if share_prefix else pairs.width
     one = bytes_per_example(model, window, gradient=gradient)
     if one > allowed:
         enough = f"{-(-one // 2**30) + 1}GB"

@@ -16,6 +16,7 @@ from gatewise.errors import GatewiseError
 from gatewise.models.layout import Layout
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention, KeysValues
+from gatewise.tasks.encoder import tokenizer_fingerprint
 from gatewise.tasks.pairs import Pairs
 
 Direction = Literal["ns", "dn"]
@@ -67,11 +68,15 @@ def check_choice(direction: str, ablation: str) -> None:
 def check_pairs(model: Model, pairs: Pairs) -> None:
     """Refuse pairs whose tokens cannot be this model's."""
     largest = max(int(t.max()) for t in (pairs.clean, pairs.corrupted, pairs.right, pairs.wrong))
-    inputs = model.vocabulary_size
-    if largest >= inputs:
+    if largest >= model.vocabulary_size:
         raise GatewiseError(
-            f"the pairs hold token {largest}, but {model.name} has {inputs:,} tokens. They were made for another "
-            f"tokenizer; make the task again with this model."
+            f"the pairs hold token {largest}, but {model.name} has {model.vocabulary_size:,} tokens. They were made "
+            f"for another tokenizer; make the task again with this model."
+        )
+    if pairs.vocabulary and model.tokenizer is not None and pairs.vocabulary != tokenizer_fingerprint(model.tokenizer):
+        raise GatewiseError(
+            f"the pairs {pairs.name!r} were made with another tokenizer than that of {model.name}, so their token ids "
+            f"mean other words there; make the task again with this model."
         )
     limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     if limit is not None and pairs.width > limit:

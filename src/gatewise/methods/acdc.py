@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gatewise.engine.batches import batches
+from gatewise.engine.batches import batches, bytes_per_example, check_free_memory, window_of
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import DEAD, Plan, Proposal, State, liveness
@@ -188,9 +188,16 @@ class Acdc:
         self.problem, self.config = problem, config
         self.model, self.graph = problem.model, problem.model.graph
         self.directions = problem.directions
+        self._check_memory()
         self._runs = [both_runs(self.model, part) for part in self._parts()]
         self._canonical = _Canonical(self.model, problem.pairs, self.directions)
         self.band = BAND.get(self.model.dtype, _WIDEST_BAND)
+
+    def _check_memory(self) -> None:
+        """All examples' states stay in memory: both runs, and each direction's outputs, inputs, queries and keys."""
+        pairs, buffers = self.problem.pairs, 2 + 2 * len(self.directions)
+        needed = len(pairs) * bytes_per_example(self.model, window_of(pairs), buffers=buffers) + _CHAIN_BYTES
+        check_free_memory(self.model, needed, f"ACDC with {len(pairs)} examples on {self.model.name}")
 
     def _parts(self) -> list[Pairs]:
         pairs = self.problem.pairs
