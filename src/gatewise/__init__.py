@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gatewise.errors import GatewiseError
     from gatewise.evaluation import Evaluation, evaluate
     from gatewise.graph import Graph
-    from gatewise.logic import Gates, split_gates, truth_tables
+    from gatewise.logic import Gates, find_gates, split_gates, truth_tables
     from gatewise.methods import Scores, discover, score_edges
     from gatewise.models import Model, load_model
     from gatewise.tasks import Pairs, Task, task
@@ -34,6 +34,7 @@ _HOME = {
     "discover": "methods",
     "edge_effects": "engine.effects",
     "evaluate": "evaluation",
+    "find_gates": "logic",
     "load_model": "models",
     "run_circuit": "engine",
     "run_circuits": "engine",
@@ -56,6 +57,7 @@ __all__ = [
     "discover",
     "edge_effects",
     "evaluate",
+    "find_gates",
     "load_model",
     "run_circuit",
     "run_circuits",

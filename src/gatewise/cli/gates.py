@@ -1,0 +1,151 @@
+"""`gatewise gates`: find AND, OR and ADDER gates, and test their labels by intervention if asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gatewise.cli.discover import _parameters as parse_parameters
+from gatewise.cli.discover import _warnings_as_lines as warnings_as_lines
+from gatewise.cli.options import (
+    DEFAULT_MODEL,
+    ExamplesOption,
+    JsonOption,
+    MemoryOption,
+    ModelArgument,
+    SeedOption,
+    TaskOption,
+    load,
+)
+
+if TYPE_CHECKING:
+    from gatewise.logic.find import Agreement
+    from gatewise.logic.gates import Gates, Grouping, Rule
+    from gatewise.models.model import Model
+    from gatewise.tasks.pairs import Pairs
+
+
+def gates_command(
+    model: ModelArgument = DEFAULT_MODEL,
+    task: TaskOption = "ioi",
+    method: Annotated[str, typer.Option(help="How to search; `gatewise methods` lists the methods.")] = "eap",
+    edges: Annotated[int | None, typer.Option(help="Edges of the noising circuit [500, if no threshold].")] = None,
+    ratio: Annotated[float, typer.Option(help="|Ns| : |Dn|; the denoising circuit has edges / ratio edges.")] = 1.0,
+    threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
+    rule: Annotated[str, typer.Option(help="plain (the paper's split) or repaired (CLUE's).")] = "plain",
+    by: Annotated[str, typer.Option(help="Receivers of gates: port or node.")] = "port",
+    joint: Annotated[bool, typer.Option(help="Also search the paper's Ns+Dn circuit.")] = True,
+    test: Annotated[
+        bool, typer.Option("--test", help="Test the labels by truth tables of all pairs of edges.")
+    ] = False,
+    examples: ExamplesOption = 64,
+    seed: SeedOption = 0,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Folder that keeps results, so that none is found twice.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the gates.")] = None,
+    memory: MemoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find a circuit by noising and one by denoising, and split them into AND, OR and ADDER gates."""
+    parameters = parse_parameters(method, settings or [])
+    from gatewise.logic.find import find_gates, label_agreement
+    from gatewise.logic.truth import labels_by_test, truth_tables
+
+    loaded, pairs = _problem(model, task, examples, seed)
+    with warnings_as_lines():
+        gates = find_gates(
+            loaded,
+            pairs,
+            method,
+            edges=500 if edges is None and threshold is None else edges,
+            ratio=ratio,
+            threshold=threshold,
+            rule=cast("Rule", rule),  # checked by split_gates
+            by=cast("Grouping", by),
+            joint=joint,
+            seed=seed,
+            memory=memory,
+            store=store,
+            **parameters,
+        )
+    if out is not None:
+        gates.save(out)
+    tested = labels_by_test(truth_tables(loaded, pairs, gates.sound, memory=memory)) if test else None
+    agreement = None if tested is None else label_agreement(gates, tested)
+    if as_json:
+        print(json.dumps(_content(gates, tested, agreement), indent=2))
+    else:
+        _show(gates, agreement, out)
+
+
+def _problem(name: str, task: str, examples: int, seed: int) -> tuple[Model, Pairs]:
+    """The model and its pairs; planted models bring their own."""
+    from gatewise.models.planted import planted_pairs
+    from gatewise.tasks import task as make_task
+
+    model = load(name)
+    if name.startswith("planted:"):
+        return model, planted_pairs()
+    return model, make_task(task, model, examples=examples, seed=seed).train
+
+
+def _content(gates: Gates, tested: dict[str, Any] | None, agreement: Agreement | None) -> dict[str, Any]:
+    record = gates.ns.provenance
+    span = gates.layer_span()
+    content: dict[str, Any] = {
+        **{key: record[key] for key in ("method", "parameters", "model", "task", "examples", "seed")},
+        "rule": gates.rule,
+        "by": gates.grouping,
+        "edges": {"ns": len(gates.ns), "dn": len(gates.dn), "sound": len(gates.sound)},
+        "by_type": {kind: len(circuit) for kind, circuit in gates.by_type.items()},
+        "unlabelled": len(gates.unlabelled),
+        "proportions": gates.proportions(),
+        "layer_span": {kind: value if value == value else None for kind, value in span.items()},
+        "joint_outside": gates.outside(),
+        "gates": [{"receiver": gate.receiver, "type": gate.type, "edges": list(gate.edges)} for gate in gates],
+    }
+    if agreement is not None:
+        content |= {"agreement": agreement.to_json(), "tested_labels": tested}
+    return content
+
+
+def _show(gates: Gates, agreement: Agreement | None, out: Path | None) -> None:
+    console = Console()
+    console.print(repr(gates), markup=False, highlight=False)
+    shares, spans = gates.proportions(), gates.layer_span()
+    table = Table("type", "edges", "share", "gates", "layers crossed", box=box.SIMPLE_HEAD)
+    for kind, circuit in gates.by_type.items():
+        count = sum(gate.type == kind for gate in gates)
+        crossed = f"{spans[kind]:.1f}" if circuit else "-"
+        table.add_row(kind, f"{len(circuit):,}", f"{shares[kind]:.0%}", f"{count:,}", crossed)
+    console.print(table)
+    outside = gates.outside()
+    if outside is not None:
+        console.print(f"{outside:.0%} of the Ns+Dn circuit's edges are in neither circuit.", highlight=False)
+    if agreement is not None:
+        _show_agreement(console, agreement)
+    if out is not None:
+        console.print(f"written to {out}", highlight=False, markup=False)
+
+
+def _show_agreement(console: Console, agreement: Agreement) -> None:
+    labels = sorted({label for row in agreement.table.values() for label in row}, key=_LABELS.index)
+    table = Table("by split", *(f"{label} by test" for label in labels), "agree", box=box.SIMPLE_HEAD)
+    for kind, row in agreement.table.items():
+        agreed = f"{agreement.of_type(kind):.0%}" if row else "-"
+        table.add_row(kind, *(str(row.get(label, 0)) for label in labels), agreed)
+    console.print(table)
+    console.print(
+        f"split and tested labels agree on {agreement.share:.1%} of {agreement.edges:,} edges; "
+        f"{agreement.only_split:,} have no partner to be tested with.",
+        highlight=False,
+    )
+
+
+_LABELS = ("AND", "OR", "ADDER", "XOR-like", "inhibiting", "none")
