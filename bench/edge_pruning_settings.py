@@ -1,6 +1,6 @@
 """Edge Pruning's settings: the published ones against ours, at equal numbers of edges, on held-out pairs.
 
-    python bench/edge_pruning_settings.py --model tiny --edges 36 180 540 --seeds 3
+    python bench/edge_pruning_settings.py --model tiny --task gt --edges 18 36 90 --seeds 3
 
 prints KL(G || C) on the training pairs and on held-out pairs, the steps taken and the seconds, for each setting, and
 EAP's circuit of the same size beside them. `published` is the setting of Bhaskar et al. (2024) with our exact number of
@@ -98,10 +98,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ["eap", *SETTINGS, *TOGETHER]
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--task", default="ioi")
+    parser.add_argument("--task", default="gt")
     parser.add_argument("--direction", default="ns", choices=["ns", "dn", "ns+dn"])
     parser.add_argument("--examples", type=int, default=32)
-    parser.add_argument("--edges", type=int, nargs="+", default=[36, 180, 540])
+    parser.add_argument("--edges", type=int, nargs="+", default=[18, 36, 90])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--settings", nargs="+", default=names, choices=names)
     args = parser.parse_args()
