@@ -14,8 +14,8 @@ none, all outputs are the corrupted run's and the scores are exactly 0 and m, wh
 runs the logically sound circuit, and removes K, i and j, still edges of the type, from that.
 
 Beware: the two expectations of a score rise and fall together. On planted models, ADDER edges among the AND (or OR)
-edges even lower the score a little, while each expectation, which `terms` reports, is 0 for true
-gates and not for ADDER edges.
+edges even lower the score a little, while each expectation, which `terms` reports, is 0 for true gates
+and not for ADDER edges.
 """
 
 from __future__ import annotations
