@@ -4,12 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.gatewise-installed
+PEERS_VENV := .venv-peers
+PEERS := bench/results/peers.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench tiny clean
+.PHONY: help demo test lint format bench bench-long bench-peers scaling tiny clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 demo: $(STAMP) ## load the default model, make the IOI task, evaluate circuits, print a table
 	$(BIN)/gatewise demo
@@ -26,14 +28,25 @@ format: $(STAMP) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## speed and memory of the engine, in units of a plain forward pass
+bench: $(STAMP) ## speed and memory, in units of a plain forward pass, beside AutoCircuit after `make bench-peers`
 	$(BIN)/python bench/engine.py
+	$(BIN)/python bench/acdc.py $(if $(wildcard $(PEERS)),--peers $(PEERS))
+
+bench-long: $(STAMP) ## the searches by ACDC that take minutes each
+	$(BIN)/python bench/acdc.py --long $(if $(wildcard $(PEERS)),--peers $(PEERS))
+
+bench-peers: $(PEERS_VENV)/.installed ## measure AutoCircuit, in an environment of its own (.venv-peers)
+	$(PEERS_VENV)/bin/python bench/peers.py --out $(PEERS)
+
+scaling: $(STAMP) ## cost against edges, examples, tokens and layers, drawn to docs/img/scaling.svg
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[figures]"
+	$(BIN)/python bench/scaling.py
 
 tiny: $(STAMP) ## train the model `tiny` again (at most half an hour on 2 cores)
 	$(BIN)/python scripts/train_tiny.py
 
 clean: ## remove the environment and the tools' caches
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -41,4 +54,11 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "Name another one: make $(or $(MAKECMDGOALS),test) PYTHON=python3.11"; exit 1; }
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+# AutoCircuit needs TransformerLens before version 4, and that older transformers and numpy than gatewise.
+$(PEERS_VENV)/.installed:
+	$(PYTHON) -m venv --clear $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check auto-circuit==1.0.1 \
+		transformer-lens==2.18.0 transformers==4.57.6 numpy==1.26.4 "pyarrow<20" torch==2.13.0
 	touch $@

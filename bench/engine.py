@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from measure import PLAIN, Job, as_json, as_table, environment, extra_memory, peak_in_fresh_process, time_jobs
+from measure import CLOCKS, PLAIN, Job, as_json, as_table, environment, extra_memory, peak_in_fresh_process, time_jobs
 from rich.console import Console
+from shapes import random_prompts
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -44,12 +45,9 @@ def gpt2_small() -> Model:
 
 def random_pairs(vocabulary: int, examples: int, tokens: int, same: int) -> Pairs:
     """Random prompts whose two sides agree in the first `same` tokens and differ in all others."""
-    generator = torch.Generator().manual_seed(0)
-    clean = torch.randint(vocabulary, (examples, tokens), generator=generator)
-    shift = torch.randint(1, vocabulary, (examples, tokens), generator=generator)
-    shift[:, :same] = 0
-    answers = torch.randint(vocabulary, (2, examples), generator=generator).tolist()
-    return Pairs.from_tokens(clean, (clean + shift) % vocabulary, right=answers[0], wrong=answers[1])
+    clean, corrupted = random_prompts(vocabulary, examples, tokens, same)
+    right, wrong = torch.randint(vocabulary, (2, examples), generator=torch.Generator().manual_seed(1)).tolist()
+    return Pairs.from_tokens(clean, corrupted, right=right, wrong=wrong)
 
 
 def different_from_the_start() -> tuple[Model, Pairs]:
@@ -81,10 +79,34 @@ def attribution() -> dict[str, Job]:
     }
 
 
+def edge_pruning() -> dict[str, Job]:
+    """A training step of Edge Pruning on 32 pairs of 15 tokens that differ from the first token on, in its midst."""
+    from gatewise.methods.contract import Problem
+    from gatewise.methods.edge_pruning import EdgePruningConfig, Goal, Objective, Training, take_step
+
+    model, pairs = different_from_the_start()
+    config, edges = EdgePruningConfig(), model.graph.n_edges
+
+    def step(both: bool) -> Callable[[], object]:
+        problem = Problem(model, pairs, "ns+dn" if both else "ns", (edges // 100,))
+        objective = Objective(problem, problem.directions, config.batch)
+        state = Training.begin(edges, config, seed=0)
+        state.parameters[:edges] = 3 * torch.randn(edges, generator=torch.Generator().manual_seed(0))
+        state.step = config.steps // 2
+        return lambda: take_step(objective, state, Goal(edges // 100, edges), config)
+
+    return {
+        PLAIN: _plain(model, pairs),
+        "a step, ns": Job(lambda: step(False), most_f=8, most_mb=4000),
+        "a step, ns+dn jointly": Job(lambda: step(True)),
+    }
+
+
 SECTIONS: dict[str, Callable[[], dict[str, Job]]] = {
     "engine": engine,
     "engine-ioi": engine_ioi,
     "attribution": attribution,
+    "edge-pruning": edge_pruning,
 }
 
 
@@ -128,8 +150,7 @@ def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
 
 def main() -> None:
     options = _parse()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     if options.peak:
         section, job = options.peak
         print(extra_memory(SECTIONS[section]()[job]))
@@ -138,22 +159,22 @@ def main() -> None:
     for name in options.only or SECTIONS:
         print(f"measuring {name} ...", file=sys.stderr)
         jobs = SECTIONS[name]()
-        threads = ["--threads", str(torch.get_num_threads())]
+        threads = ["--threads", str(options.threads)]
         peak = partial(_peak, name, threads) if options.memory else None
-        found[name] = time_jobs(jobs, options.repeats, peak)
+        found[name] = time_jobs(jobs, options.repeats, peak, options.clock)
         titles[name] = f"{name}: {(SECTIONS[name].__doc__ or '').strip()}"
     if options.json:
-        print(as_json(found))
+        print(as_json(found, options.clock))
     else:
         console = Console(width=110)
-        console.print(", ".join(f"{key} {value}" for key, value in environment().items()), highlight=False)
+        console.print(", ".join(f"{key} {value}" for key, value in environment(options.clock).items()), highlight=False)
         for name, rows in found.items():
             console.print(as_table(titles[name], rows))
         console.print(
             "ms and F: fastest of all rounds. F, median: median over rounds. Extra MB: peak of a fresh process."
         )
     if options.out:
-        options.out.write_text(as_json(found) + "\n")
+        options.out.write_text(as_json(found, options.clock) + "\n")
 
 
 def _peak(section: str, threads: list[str], job: str) -> float:
@@ -164,7 +185,8 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Speed and memory of gatewise in units of a plain forward pass.")
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="a section; may be repeated [all]")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of all jobs [5]")
-    parser.add_argument("--threads", type=int, help="torch's threads [as many as it takes by itself]")
+    parser.add_argument("--threads", type=int, default=2, help="torch's threads [2]")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: for a busy machine [wall]")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave the memory out: twice as fast")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, help="write the JSON to this file as well")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import resource
@@ -20,6 +21,10 @@ import torch
 from rich.table import Table
 
 PLAIN = "F: hf(input_ids)"  # the job that all others are compared with
+CLOCKS: dict[str, Callable[[], float]] = {
+    "wall": time.perf_counter,
+    "cpu": time.process_time,  # of all threads: does not count what other processes do, for busy machines
+}
 
 
 @dataclass(frozen=True)
@@ -53,20 +58,21 @@ class Row:
         return fast and (self.most_mb is None or self.extra_mb is None or self.extra_mb <= self.most_mb)
 
 
-def time_jobs(jobs: Mapping[str, Job], repeats: int, peak: Callable[[str], float] | None) -> list[Row]:
+def time_jobs(jobs: Mapping[str, Job], repeats: int, peak: Callable[[str], float] | None, clock: str) -> list[Row]:
     """Time all jobs in rounds, so that a busy moment of the machine hits all of them alike.
 
-    `peak` gives a job's peak extra memory in MB; None leaves memory out.
+    `peak` gives a job's peak extra memory in MB; None leaves memory out. `clock` is one of `CLOCKS`.
     """
+    now = CLOCKS[clock]
     calls = {name: job.make() for name, job in jobs.items()}
     for call in calls.values():
         call()
     rounds: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats):
         for name, call in calls.items():
-            started = time.perf_counter()
+            started = now()
             call()
-            rounds[name].append((time.perf_counter() - started) / jobs[name].per)
+            rounds[name].append((now() - started) / jobs[name].per)
     plain = rounds[PLAIN]
     rows = []
     for name, job in jobs.items():
@@ -94,17 +100,61 @@ def peak_in_fresh_process(script: str, arguments: list[str]) -> float:
     return float(done.stdout.split()[-1])
 
 
+class Stopwatch:
+    """Measures a job that takes long: its time, its memory, and F in between, which is not counted.
+
+    F is timed before, after and every `every` seconds while the job calls `pause`: the machine may be busier at times.
+    """
+
+    def __init__(self, clock: str, plain: Callable[[], object], every: float = 20.0) -> None:
+        self._now, self._plain, self._every = CLOCKS[clock], plain, every
+        self._plain()  # the first call is slower
+        self.plain_seconds: list[float] = []
+        self._measure_plain()
+        self._before = psutil.Process().memory_info().rss
+        forget_peak()
+        self._not_counted = 0.0
+        self._started = self._last = self._now()
+
+    def pause(self, done: int = 0) -> None:
+        """Time F if it is time to. Takes what progress is reported with."""
+        if self._now() - self._last > self._every:
+            started = self._now()
+            self._measure_plain()
+            self._last = self._now()
+            self._not_counted += self._last - started
+
+    def stop(self) -> tuple[float, float, float]:
+        """Seconds of the job, seconds of F (the median), and peak extra memory in MB."""
+        seconds = self._now() - self._started - self._not_counted
+        extra = (peak_resident() - self._before) / 1e6
+        self._measure_plain()
+        return seconds, statistics.median(self.plain_seconds), extra
+
+    def _measure_plain(self) -> None:
+        started = self._now()
+        self._plain()
+        self.plain_seconds.append(self._now() - started)
+
+
 def extra_memory(job: Job) -> float:
     """Peak resident memory of this process during the job, minus what was resident before. In MB
 
-    The peak is that of the whole life of the process, so this is an upper bound if loading took more than the job.
+    Where the peak cannot be forgotten, this is an upper bound if loading took more than the job.
     """
     before = psutil.Process().memory_info().rss
+    forget_peak()
     job.make()()
-    return (_peak_resident() - before) / 1e6
+    return (peak_resident() - before) / 1e6
 
 
-def _peak_resident() -> int:
+def forget_peak() -> None:
+    """Let the peak of resident memory start again from what is resident now, where the system can."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_resident() -> int:
     """In bytes. Linux's ru_maxrss is no use: a child inherits it from the larger process that started it."""
     status = Path("/proc/self/status")
     if status.exists():
@@ -113,17 +163,28 @@ def _peak_resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def environment() -> dict[str, Any]:
+def environment(clock: str) -> dict[str, Any]:
     """What the numbers depend on."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "processor": _processor(),
         "cores": psutil.cpu_count(),
         "load": round(psutil.getloadavg()[0], 1),
+        "clock": clock,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("gatewise", "torch", "transformers")},
+        "commit": _commit(),
     }
+
+
+def _commit() -> str:
+    """Of the repository, with a plus if files have changed since."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
 
 
 def _processor() -> str:
@@ -155,6 +216,6 @@ def as_table(title: str, rows: list[Row]) -> Table:
     return table
 
 
-def as_json(sections: Mapping[str, list[Row]]) -> str:
+def as_json(sections: Mapping[str, list[Row]], clock: str) -> str:
     found = {title: [{**asdict(row), "within": row.within} for row in rows] for title, rows in sections.items()}
-    return json.dumps({"environment": environment(), "sections": found}, indent=2)
+    return json.dumps({"environment": environment(clock), "sections": found}, indent=2)
