@@ -1,17 +1,32 @@
 """Gates: AND, OR and ADDER, read off circuits of both directions and tested by intervention."""
 
+from gatewise.logic.ablation import Ablations, ablate_gates
+from gatewise.logic.alignment import Misalignment, MisalignmentCurve, Sampling, misalignment, misalignment_curve
+from gatewise.logic.contribution import Contributions, gate_contributions
 from gatewise.logic.find import Agreement, find_gates, label_agreement
 from gatewise.logic.gates import Gate, Gates, split_gates
+from gatewise.logic.minimal import MinimalCheck, check_minimal
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
 
 __all__ = [
+    "Ablations",
     "Agreement",
+    "Contributions",
     "Gate",
     "Gates",
+    "MinimalCheck",
+    "Misalignment",
+    "MisalignmentCurve",
+    "Sampling",
     "TruthTable",
+    "ablate_gates",
+    "check_minimal",
     "find_gates",
+    "gate_contributions",
     "label_agreement",
     "labels_by_test",
+    "misalignment",
+    "misalignment_curve",
     "split_gates",
     "truth_tables",
 ]

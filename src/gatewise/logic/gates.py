@@ -112,6 +112,22 @@ class Gates:
         """Share of the Ns+Dn circuit's edges that neither direction found alone; None if it was not searched."""
         return None if self.joint is None else len(self.joint - self.sound) / max(1, len(self.joint))
 
+    def minimal_faithful(
+        self, labels: Mapping[str, str] | None = None, *, keep: Literal["strongest", "first"] = "strongest"
+    ) -> Circuit:
+        """Corollary 1: all AND and ADDER edges, one edge of each OR gate. See `gatewise.logic.minimal`."""
+        from gatewise.logic.minimal import minimal_circuit
+
+        return minimal_circuit(self, "faithful", labels, keep=keep)
+
+    def minimal_complete(
+        self, labels: Mapping[str, str] | None = None, *, keep: Literal["strongest", "first"] = "strongest"
+    ) -> Circuit:
+        """Corollary 1: all OR and ADDER edges, one edge of each AND gate. See `gatewise.logic.minimal`."""
+        from gatewise.logic.minimal import minimal_circuit
+
+        return minimal_circuit(self, "complete", labels, keep=keep)
+
     def save(self, path: str | Path) -> None:
         """Write one self-describing file: the circuits with their provenance, the labels and the rule."""
         content: dict[str, Any] = {

@@ -1,0 +1,189 @@
+"""Minimal circuits, from the paper's Corollary 1, and what they lose when they are run.
+
+Smallest faithful circuit: all AND edges, all ADDER edges, one edge of each OR gate. Smallest complete circuit: all OR
+edges, all ADDER edges, one edge of each AND gate. The corollary takes a receiver's edges of one type to be one gate;
+of two OR gates into one port, which labels cannot tell apart, one would be lost, and `check_minimal` shows such losses.
+
+Completeness KL(G\\C || G) is blunt: where C has the last edges before the logits, G\\C is the corrupted run whatever
+else C has. So each gate is also checked alone: its loss is what the edges that were dropped do without the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.circuit import Circuit
+from gatewise.engine.batches import batches
+from gatewise.engine.circuits import check_circuits
+from gatewise.engine.runs import both_runs, check_pairs
+from gatewise.errors import GatewiseError
+from gatewise.logic.gates import Gates, GateType
+from gatewise.logic.removal import Removal, divergence, kl_changes, residuals
+from gatewise.models.model import Model
+from gatewise.tasks.pairs import Pairs
+
+Aim = Literal["faithful", "complete"]
+Keep = Literal["strongest", "first"]
+_THINNED: dict[Aim, GateType] = {"faithful": "OR", "complete": "AND"}  # the type of which one edge per gate is enough
+
+
+def minimal_circuit(
+    gates: Gates, aim: Aim, labels: Mapping[str, str] | None = None, *, keep: Keep = "strongest"
+) -> Circuit:
+    """The smallest faithful or complete part of the sound circuit.
+
+    labels: edge -> label, as `labels_by_test` gives them; default: those of the split. Edges without one of the three
+    labels stay. keep: which edge of an OR or AND gate stays: the one with the largest |score| in the direction that
+    finds such gates (OR: dn, AND: ns), or the first in the graph's order, as also if there are no scores.
+    """
+    if aim not in _THINNED or keep not in ("strongest", "first"):
+        raise GatewiseError(
+            f"a minimal circuit is 'faithful' or 'complete' and keeps the 'strongest' or the 'first' edge of a gate, "
+            f"got {aim!r} and {keep!r}."
+        )
+    mask = gates.sound.mask.clone()
+    for thin in _thin_gates(gates, aim, labels, keep):
+        mask[list(thin.dropped)] = False
+    return Circuit(gates.graph, mask)
+
+
+@dataclass(frozen=True)
+class _ThinGate:
+    """A gate of which one edge is kept."""
+
+    kept: Removal
+    dropped: Removal
+
+
+def _thin_gates(gates: Gates, aim: Aim, labels: Mapping[str, str] | None, keep: Keep) -> list[_ThinGate]:
+    kind = _THINNED[aim]
+    scores = (gates.dn if kind == "OR" else gates.ns).scores
+    strength = [] if scores is None or keep == "first" else scores.abs().tolist()
+    found = []
+    for edges in _by_receiver(gates, _labelled(gates, kind, labels)).values():
+        kept = max(edges, key=strength.__getitem__) if strength else edges[0]
+        if len(edges) >= 2:
+            found.append(_ThinGate(frozenset([kept]), frozenset(edges) - {kept}))
+    return found
+
+
+def _labelled(gates: Gates, kind: GateType, labels: Mapping[str, str] | None) -> list[int]:
+    """Edges with this label, in the graph's order."""
+    if labels is None:
+        return gates.by_type[kind].indices
+    found = {gates.graph.index(edge): label for edge, label in labels.items()}
+    outside = [edge for edge in found if not bool(gates.sound.mask[edge])]
+    if outside:
+        raise GatewiseError(
+            f"{len(outside)} of the labelled edges are not in the sound circuit, for example "
+            f"{gates.graph.edges[outside[0]]}. Test the labels on gates.sound."
+        )
+    return sorted(edge for edge, label in found.items() if label == kind)
+
+
+def _by_receiver(gates: Gates, edges: list[int]) -> dict[str, list[int]]:
+    graph = gates.graph
+    names = graph.ports if gates.grouping == "port" else graph.port_node
+    found: dict[str, list[int]] = {}
+    for edge in edges:
+        found.setdefault(names[int(graph.edge_port[edge])], []).append(edge)
+    return found
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How faithful and how complete a circuit is, as means over examples, by noising."""
+
+    edges: int
+    faithfulness: float  # KL(G || C): low is good
+    completeness: float  # KL(G\\C || G): high is good
+
+
+@dataclass(frozen=True, eq=False)
+class MinimalCheck:
+    """A minimal circuit beside the sound circuit that it was made from."""
+
+    aim: Aim
+    circuit: Circuit
+    sound: Quality
+    minimal: Quality
+    gate_losses: tuple[float, ...]  # KL that each gate with dropped edges loses by itself: 0 for a true gate
+
+    @property
+    def edges_saved(self) -> int:
+        return self.sound.edges - self.minimal.edges
+
+    @property
+    def kl_lost(self) -> float:
+        """How much worse the minimal circuit is at its aim; negative if it is better."""
+        if self.aim == "faithful":
+            return self.minimal.faithfulness - self.sound.faithfulness
+        return self.sound.completeness - self.minimal.completeness
+
+    def __str__(self) -> str:
+        m, s = self.minimal, self.sound
+        return (
+            f"smallest {self.aim} circuit: {m.edges} of {s.edges} edges, {self.edges_saved} saved, KL lost "
+            f"{self.kl_lost:+.4f} (faithfulness {s.faithfulness:.4f} -> {m.faithfulness:.4f}, "
+            f"completeness {s.completeness:.4f} -> {m.completeness:.4f}); largest loss of one of "
+            f"{len(self.gate_losses)} gates {max(self.gate_losses, default=0.0):+.4f}"
+        )
+
+
+def check_minimal(
+    model: Model,
+    pairs: Pairs,
+    gates: Gates,
+    labels: Mapping[str, str] | None = None,
+    *,
+    keep: Keep = "strongest",
+    memory: int | str | None = None,
+) -> tuple[MinimalCheck, MinimalCheck]:
+    """Run the smallest faithful and the smallest complete circuit: edges saved, and KL lost, by each."""
+    aims: tuple[Aim, Aim] = ("faithful", "complete")
+    circuits = [minimal_circuit(gates, aim, labels, keep=keep) for aim in aims]
+    sound, *minimal = _qualities(model, pairs, [gates.sound, *circuits], memory)
+    checks = []
+    for aim, circuit, quality in zip(aims, circuits, minimal, strict=True):
+        losses = _gate_losses(model, pairs, gates, aim, _thin_gates(gates, aim, labels, keep), memory)
+        checks.append(MinimalCheck(aim, circuit, sound, quality, losses))
+    return checks[0], checks[1]
+
+
+def _gate_losses(
+    model: Model, pairs: Pairs, gates: Gates, aim: Aim, thin: Sequence[_ThinGate], memory: int | str | None
+) -> tuple[float, ...]:
+    """Faithful: D(G || sound without what was dropped) - D(G || sound), gate by gate.
+
+    Complete: D(G || G without the gate) - D(G || G without its kept edge).
+    """
+    if aim == "faithful":
+        losses = kl_changes(model, pairs, gates.sound, [gate.dropped for gate in thin], memory=memory)
+    else:
+        whole, kept = [gate.kept | gate.dropped for gate in thin], [gate.kept for gate in thin]
+        without = kl_changes(model, pairs, None, [*whole, *kept], memory=memory)
+        losses = without[: len(thin)] - without[len(thin) :]
+    return tuple(losses.mean(dim=1).tolist())
+
+
+def _qualities(model: Model, pairs: Pairs, circuits: list[Circuit], memory: int | str | None) -> list[Quality]:
+    check_circuits(model, circuits)
+    check_pairs(model, pairs)
+    sums = torch.zeros(2, len(circuits), dtype=torch.float64)
+    for _, part in batches(model, pairs, memory):
+        runs = both_runs(model, part)
+        full = residuals(model, runs, [model.graph.full()]).expand(len(circuits), -1, -1)
+        inside, outside = (residuals(model, runs, some) for some in (circuits, [~circuit for circuit in circuits]))
+        sums += torch.stack([_total(model, full, inside), _total(model, outside, full)])
+    faithful, complete = (sums / len(pairs)).tolist()
+    return [Quality(len(c), f, k) for c, f, k in zip(circuits, faithful, complete, strict=True)]
+
+
+def _total(model: Model, p: Tensor, q: Tensor) -> Tensor:
+    """KL summed over examples. [circuit]"""
+    return divergence(model, p, q).sum(dim=1)
