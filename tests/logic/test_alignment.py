@@ -145,6 +145,7 @@ def test_curve_and_best_ratio() -> None:
     again = curve.points[1].misalignment
     tied = MisalignmentCurve(tuple(CurvePoint(100, n, again) for n in (60, 110, 140)))
     assert tied.best_ratio == 100 / 110
+    assert [point.dn_edges for point in tied.rivals] == [60, 140]
 
 
 def test_refusals() -> None:

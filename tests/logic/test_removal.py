@@ -25,8 +25,11 @@ def test_residuals_are_those_of_single_runs(architecture: str, direction: Direct
     circuit = model.graph.random_circuit(70, seed=2)
     removals = some_removals(circuit.indices, model.graph.edge_port)
     seen = []
-    for places, found in residuals_without(model, both_runs(model, pairs), circuit, removals, direction):
+    for places, found, whole in residuals_without(model, both_runs(model, pairs), circuit, removals, direction):
         seen += places
+        torch.testing.assert_close(
+            model.unembed(whole), run_circuit(model, pairs, circuit, direction), atol=1e-9, rtol=0
+        )
         for place, residual in zip(places, found, strict=True):
             expected = run_circuit(model, pairs, circuit - model.graph.circuit(removals[place]), direction)
             torch.testing.assert_close(model.unembed(residual), expected, atol=1e-9, rtol=0)
@@ -48,6 +51,13 @@ def test_changes_of_kl_do_not_depend_on_the_batch() -> None:
 
     expected = torch.stack([distance(removal) - distance(frozenset()) for removal in removals])
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+
+
+def test_edges_into_a_dead_node_change_exactly_nothing() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    circuit = model.graph.circuit(["input->a0.h0<q>", "input->m0", "m0->logits"])
+    found = kl_changes(model, pairs, circuit, [frozenset(model.graph.circuit([edge]).indices) for edge in circuit])
+    assert [bool(change.any()) for change in found] == [edge != "input->a0.h0<q>" for edge in circuit]
 
 
 def test_divergence_is_kl_and_zero_between_equals() -> None:

@@ -77,12 +77,12 @@ class Ablations:
         """The figure's boxes (median and quartiles), then the appendix table."""
         lines = [f"{'':5} {'gates':>5} {'one edge removed':>26} {'two edges removed':>26}"]
         for kind, found in self.by_type.items():
-            boxes = [f"{q[2]:+.4f} ({q[1]:+.4f} to {q[3]:+.4f})" for q in map(found.quartiles, (1, 2))]
+            boxes = [f"{q[2]:+.2g} ({q[1]:+.2g} to {q[3]:+.2g})" for q in map(found.quartiles, (1, 2))]
             lines.append(f"{kind:5} {found.gates:5} {boxes[0]:>26} {boxes[1]:>26}")
         lines.append(f"{'kept':5} {'both':>9} {'first':>9} {'second':>9} {'neither':>9}")
         for kind, found in self.by_type.items():
             k = found.kept
-            lines.append(f"{kind:5} {k.both:9.4f} {k.first:9.4f} {k.second:9.4f} {k.neither:9.4f}")
+            lines.append(f"{kind:5} {k.both:9.2g} {k.first:9.2g} {k.second:9.2g} {k.neither:9.2g}")
         return "\n".join(lines)
 
 

@@ -85,7 +85,7 @@ class MisalignmentScore:
     reason: str | None = None  # why there is no score
 
     def __str__(self) -> str:
-        shown = f"{self.mean:.4f}±{self.std:.4f}" if self.reason is None else f"none, {self.reason}"
+        shown = f"{self.mean:.4g}±{self.std:.1g}" if self.reason is None else f"none, {self.reason}"
         return f"{self.type} {shown} ({self.edges} edges, {self.connected} connected)"
 
 
@@ -103,6 +103,11 @@ class Misalignment:
     def total(self) -> float:
         """The sum that the best ratio minimises; nan if either score is."""
         return sum(self.scores[kind].mean for kind in MISALIGNED_TYPES)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the total, over samples."""
+        return math.sqrt(sum(s.std**2 / s.samples if s.samples else math.nan for s in self.scores.values()))
 
     def __str__(self) -> str:
         return f"misalignment ({self.context}): " + "; ".join(str(self.scores[kind]) for kind in MISALIGNED_TYPES)
@@ -210,7 +215,7 @@ def _outputs(
     """Last residuals [example, d] of the circuit without i, and without i and j, for each pair."""
     removals = list(dict.fromkeys(frozenset(some) for i, j in pairs for some in ((i,), (i, j))))
     found = {}
-    for places, residual in residuals_without(model, runs, circuit, removals, direction):
+    for places, residual, _ in residuals_without(model, runs, circuit, removals, direction):
         for place, one in zip(places, residual, strict=True):
             found[removals[place]] = one
     return found
@@ -281,16 +286,27 @@ class MisalignmentCurve:
 
     @property
     def best_ratio(self) -> float:
-        """Ns : Dn at the smallest sum of both scores."""
+        """Ns : Dn at the smallest sum of both scores. See `rivals` for whether that means anything."""
         return self.best.ratio
+
+    @property
+    def rivals(self) -> tuple[CurvePoint, ...]:
+        """Other points whose sum is within two standard errors (of the difference) of the best."""
+        best = self.best
+        return tuple(point for point in self.points if point is not best and _near(point, best))
 
     def __str__(self) -> str:
         lines = [f"{'ns:dn':>13} {'AND':>16} {'OR':>16} {'sum':>8}"]
         for point in self.points:
-            cells = [f"{s.mean:.4f}±{s.std:.4f}" for s in (point.misalignment.scores[k] for k in MISALIGNED_TYPES)]
+            cells = [f"{s.mean:.4g}±{s.std:.1g}" for s in (point.misalignment.scores[k] for k in MISALIGNED_TYPES)]
             size = f"{point.ns_edges}:{point.dn_edges}"
-            lines.append(f"{size:>13} {cells[0]:>16} {cells[1]:>16} {point.misalignment.total:8.4f}")
+            lines.append(f"{size:>13} {cells[0]:>16} {cells[1]:>16} {point.misalignment.total:8.4g}")
         return "\n".join(lines)
+
+
+def _near(point: CurvePoint, best: CurvePoint) -> bool:
+    mine, theirs = point.misalignment, best.misalignment
+    return mine.total - theirs.total <= 2 * math.hypot(mine.error, theirs.error)
 
 
 def misalignment_curve(

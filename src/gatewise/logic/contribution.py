@@ -74,8 +74,8 @@ class Contributions:
     def __str__(self) -> str:
         lines = [f"{'':5} {'gates':>5} {'edges':>5} {'gate effect':>17} {'edge effect':>17}"]
         for kind, found in self.by_type.items():
-            gate = f"{found.gate_mean:+.4f}±{found.gate_error:.4f}"
-            edge = f"{found.edge_mean:+.4f}±{found.edge_error:.4f}"
+            gate = f"{found.gate_mean:+.3g}±{found.gate_error:.2g}"
+            edge = f"{found.edge_mean:+.3g}±{found.edge_error:.2g}"
             lines.append(f"{kind:5} {len(found.gates):5} {found.edges:5} {gate:>17} {edge:>17}")
         return "\n".join(lines)
 

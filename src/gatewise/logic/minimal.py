@@ -129,9 +129,9 @@ class MinimalCheck:
         m, s = self.minimal, self.sound
         return (
             f"smallest {self.aim} circuit: {m.edges} of {s.edges} edges, {self.edges_saved} saved, KL lost "
-            f"{self.kl_lost:+.4f} (faithfulness {s.faithfulness:.4f} -> {m.faithfulness:.4f}, "
-            f"completeness {s.completeness:.4f} -> {m.completeness:.4f}); largest loss of one of "
-            f"{len(self.gate_losses)} gates {max(self.gate_losses, default=0.0):+.4f}"
+            f"{self.kl_lost:+.2g} (faithfulness {s.faithfulness:.4g} -> {m.faithfulness:.4g}, "
+            f"completeness {s.completeness:.4g} -> {m.completeness:.4g}); largest loss of one of "
+            f"{len(self.gate_losses)} gates {max(self.gate_losses, default=0.0):+.2g}"
         )
 
 

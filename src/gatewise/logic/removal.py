@@ -37,14 +37,19 @@ def residuals(model: Model, runs: BothRuns, circuits: Sequence[Circuit], directi
 
 def residuals_without(
     model: Model, runs: BothRuns, circuit: Circuit, removals: Sequence[Removal], direction: Direction = "ns"
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Last residuals of the circuit without each set of edges: places in `removals`, and [place, example, d]."""
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Last residuals of the circuit without each set of edges, some at a time.
+
+    Yields places in `removals`, their residuals [place, example, d], and that of the whole circuit [example, d] as the
+    same engine has it, so that what changes nothing is exactly equal.
+    """
     by_port, rest = _by_port(model, removals)
     if by_port:
         yield from _incremental(model, runs, circuit, removals, by_port, direction)
-    for place in rest:
-        without = circuit - Circuit.from_indices(circuit.graph, removals[place])
-        yield [place], residuals(model, runs, [without], direction)
+    if rest:
+        without = [circuit - Circuit.from_indices(circuit.graph, removals[place]) for place in rest]
+        found = residuals(model, runs, [circuit, *without], direction)
+        yield rest, found[1:], found[0]
 
 
 def divergence(model: Model, p: Tensor, q: Tensor) -> Tensor:
@@ -75,9 +80,9 @@ def kl_changes(
         for first, part in parts:
             runs = both_runs(model, part)
             distance = Divergence(model, runs.clean.logits)
-            before = distance.exact(residuals(model, runs, [start]))[0]
-            for places, after in residuals_without(model, runs, start, removals):
-                changes[places, first : first + len(part)] = (distance.exact(after) - before).cpu()
+            for places, after, before in residuals_without(model, runs, start, removals):
+                values = distance.exact(torch.cat([before[None], after]))
+                changes[places, first : first + len(part)] = (values[1:] - values[0]).cpu()
                 bar.advance(len(places))
     return changes
 
@@ -113,14 +118,14 @@ def _incremental(
     removals: Sequence[Removal],
     by_port: dict[int, list[int]],
     direction: Direction,
-) -> Iterator[tuple[list[int], Tensor]]:
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     graph, kept = model.graph, model.graph.matrix(circuit.mask)
     live = all_liveness(graph, kept)
     state = State(model, runs.intervention(model, direction), runs.reference(direction).outputs.clone(), kept)
     for port, places in by_port.items():
         node = graph.port_sender[port]
         if node >= 0 and live[node] == DEAD:
-            yield places, state.last.expand(len(places), *state.last.shape)
+            yield places, state.last.expand(len(places), *state.last.shape), state.last
             continue
         plan = None if node < 0 else state.plan(node, live)
         edges = sorted(set[int]().union(*(removals[place] for place in places)))
@@ -130,4 +135,4 @@ def _incremental(
         for start in range(0, len(places), size):
             some = places[start : start + size]
             gone = carried.new_tensor([[edge in removals[place] for edge in edges] for place in some])
-            yield some, state.propose(plan, port, -torch.tensordot(gone, carried, dims=1)).residual
+            yield some, state.propose(plan, port, -torch.tensordot(gone, carried, dims=1)).residual, state.last
