@@ -48,3 +48,16 @@ def test_gates_of_tiny_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_gates_refuses_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "gates", "planted:and", "--set", "speed=9") == cli.EXIT_USER_ERROR
     assert "no parameter 'speed'" in capsys.readouterr().err
+
+
+def test_truth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "truth", "--models", 2, "--nested", "--baselines", "orders") == 0
+    shown = capsys.readouterr().out
+    assert "precision" in shown
+    assert "weighed in G" in shown
+    assert run(monkeypatch, "truth", "--models", 2, "--methods", "eap", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["setting"]["models"] == 2
+    assert [row["rule"] for row in report["labels"]] == ["plain", "repaired", "tested", "weighed", "weighed in G"]
+    assert run(monkeypatch, "truth", "--methods", "guess") == cli.EXIT_USER_ERROR
+    assert "got 'guess'" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from gatewise.cli.gates import gates_command
 from gatewise.cli.models import models_app
 from gatewise.cli.tasks import tasks_app
 from gatewise.cli.toy import toy_command
+from gatewise.cli.truth import truth_command
 from gatewise.errors import GatewiseError
 
 EXIT_USER_ERROR = 2
@@ -43,6 +44,7 @@ app.command("evaluate")(evaluate_command)
 app.command("gates")(gates_command)
 app.command("methods")(methods_command)
 app.command("toy")(toy_command)
+app.command("truth")(truth_command)
 app.add_typer(models_app, name="models")
 app.add_typer(tasks_app, name="tasks")
 
