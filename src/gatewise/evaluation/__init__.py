@@ -1,5 +1,27 @@
 """How good circuits are."""
 
 from gatewise.evaluation.evaluate import MIB_SHARES, Evaluation, Evaluations, evaluate
+from gatewise.evaluation.incompleteness import (
+    Incompleteness,
+    adversarial_subset,
+    incompleteness,
+    incompleteness_table,
+    minimality,
+)
+from gatewise.evaluation.stability import Overlap, Stability, overlap, stability
 
-__all__ = ["MIB_SHARES", "Evaluation", "Evaluations", "evaluate"]
+__all__ = [
+    "MIB_SHARES",
+    "Evaluation",
+    "Evaluations",
+    "Incompleteness",
+    "Overlap",
+    "Stability",
+    "adversarial_subset",
+    "evaluate",
+    "incompleteness",
+    "incompleteness_table",
+    "minimality",
+    "overlap",
+    "stability",
+]
