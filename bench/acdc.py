@@ -71,8 +71,8 @@ def smollm2() -> tuple[Model, Pairs]:
 
 
 CASES = {
-    "2 layers, 1 %": Case(lambda: gpt2_width(2), 1e-2, 6, peer="2 layers, 1 %", times_fewer=100, long=False),
-    "2 layers, 5 %": Case(lambda: gpt2_width(2), 1e-3, 30, peer="2 layers, 5 %", times_fewer=100, long=False),
+    "2 layers, 1 %": Case(lambda: gpt2_width(2), 0.15, 6, peer="2 layers, 1 %", times_fewer=100, long=False),
+    "2 layers, 5 %": Case(lambda: gpt2_width(2), 0.06, 30, peer="2 layers, 5 %", times_fewer=100, long=False),
     "12 layers, 1 %": Case(lambda: gpt2_width(12), 1e-3, 325, peer="12 layers", times_fewer=300),
     "12 layers, 5 %": Case(lambda: gpt2_width(12), 1e-4, 1625, peer="12 layers", times_fewer=300),
     "smollm2-135m, tau 0.01": Case(smollm2, 0.01, 105, most_f=400),

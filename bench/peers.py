@@ -192,7 +192,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--layers", nargs="+", choices=["2", "12"], default=["2", "12"], help="which models [both]")
     parser.add_argument("--examples", type=int, default=32, help="pairs [32]")
     parser.add_argument("--sample", type=int, default=40, help="edges of the 12-layer model to measure [40]")
-    parser.add_argument("--thresholds", nargs=2, type=float, default=[0.25, 0.04], help="tau for 1 %% and 5 %%")
+    parser.add_argument("--thresholds", nargs=2, type=float, default=[0.15, 0.06], help="tau for 1 %% and 5 %%")
     parser.add_argument("--threads", type=int, default=2, help="torch's threads [2]")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: for a busy machine [wall]")
     parser.add_argument("--out", type=Path, help="write the JSON to this file as well")

@@ -23,7 +23,9 @@ _FINAL_NORM = 0.5  # its weights
 
 def lively_gpt2(layers: int = 12, heads: int = 12, width: int = 768, vocabulary: int = 50257) -> GPT2LMHeadModel:
     """A GPT-2 of this shape whose components matter. The same weights with every version of transformers."""
-    config = GPT2Config(n_layer=layers, n_head=heads, n_embd=width, vocab_size=vocabulary)
+    config = GPT2Config(
+        n_layer=layers, n_head=heads, n_embd=width, vocab_size=vocabulary, bos_token_id=None, eos_token_id=None
+    )
     hf = GPT2LMHeadModel(config).eval()
     generator = torch.Generator().manual_seed(0)
     scale = (768 / width) ** 0.5  # so that products with a row of `width` numbers stay as large
