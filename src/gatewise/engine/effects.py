@@ -13,6 +13,7 @@ from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import DEAD, State, all_liveness
+from gatewise.engine.margins import margin_of
 from gatewise.engine.runs import Direction, both_runs, check_choice, check_pairs
 from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
@@ -70,7 +71,7 @@ def edge_effects(
             reference = runs.reference(direction)
             state = State(model, runs.intervention(model, direction), reference.outputs.clone(), kept)
             distance = Divergence(model, reference.logits)
-            before = torch.stack([distance.exact(state.last[None])[0], part.margin(model.unembed(state.last)).double()])
+            before = torch.stack([distance.exact(state.last[None])[0], margin_of(model, part)(state.last)])
             for port, members in _by_port(graph, chosen).items():
                 node = graph.port_sender[port]
                 if node < 0 or live[node] != DEAD:
@@ -109,5 +110,5 @@ def _add_port(
         senders = [int(graph.edge_sender[edges[place]]) for place in some.tolist()]
         proposal = state.propose(plan, port, -state.carried(senders, state.positions_read(plan, port)))
         kl = distance.exact(proposal.residual)
-        margin = pairs.margin(model.unembed(proposal.residual)).double()
+        margin = margin_of(model, pairs)(proposal.residual)
         totals[:, some] += (torch.stack([kl, margin]) - before[:, None]).sum(dim=-1).cpu()

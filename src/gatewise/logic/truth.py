@@ -26,6 +26,7 @@ from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import DEAD, Plan, State, all_liveness
+from gatewise.engine.margins import margin_of
 from gatewise.engine.runs import both_runs, check_pairs
 from gatewise.graph import Graph
 from gatewise.models.model import Model
@@ -38,6 +39,7 @@ MEASURES = ("receiver", "margin", "kl")
 _ROW_BYTES = 1 << 28
 _RESAMPLES = 200
 _CONFIDENCE = 0.95
+_KL_ERROR = 1e-3  # nats that KL, which never decides, may be too small by
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,14 +171,15 @@ def _measure(
     carried = state.carried(order, state.positions_read(plan, port))
     columns = 4 if plan is None else 4 * (len(plan.changed) + (len(plan.wide_changed) + 2) * state.on.layout.window)
     size = max(1, _ROW_BYTES // (columns * len(pairs) * model.d_model * state.outputs.element_size()))
+    margins = margin_of(model, pairs)
     found = []
     for rows in keep.split(size):
         change = -torch.tensordot(1 - rows, carried, dims=1)
         proposal = state.propose(plan, port, change)
-        logits = model.unembed(proposal.residual)
-        margin = pairs.margin(logits).double()
+        margin = margins(proposal.residual)
         at_receiver = margin if plan is None else _projection(state, plan, proposal.last, proposal.wide, target)
-        found.append(torch.stack([at_receiver, margin, distance.exact(proposal.residual)]).cpu())
+        kl, _ = distance.estimate(proposal.residual, _KL_ERROR)
+        found.append(torch.stack([at_receiver, margin, kl]).cpu())
     return torch.cat(found, dim=1)
 
 
