@@ -102,7 +102,7 @@ class Share:
     def __str__(self) -> str:
         if self.low == self.high:
             return f"{100 * self.value:.1f}"
-        return f"{100 * self.value:.1f} ({100 * self.low:.0f}-{100 * self.high:.0f})"
+        return f"{100 * self.value:.1f} ({100 * self.low:.3g}-{100 * self.high:.3g})"
 
 
 @dataclass(frozen=True)
