@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 # With transformers' own initial weights no head has an effect worth a search. With these, attention has preferences,
 # every component writes about as much as the embedding, and the output resembles a trained model's: its entropy is
-# about 3 nats, some words are frequent after every prompt (the final norm's bias), and prompts are 4 nats (KL) apart.
+# about 4 nats, some words are frequent after every prompt (the final norm's bias), and prompts are 3 nats (KL) apart.
 _SPREADS = {
     "wte.weight": 0.144,
     "wpe.weight": 0.07,
