@@ -8,7 +8,8 @@ Jensen and by Bennett, with m the tail's mean row, V(x) its variance of w . x, a
 
     Z_tail(anchor + x)  in  Z_tail(anchor) exp(m . x) [1, 1 + V(x) f(r |x|)],   f(t) = (exp t - 1 - t) / t^2
 
-V is bounded through one matrix of second moments for all examples. So every value comes with a bound on its error.
+V is bounded through the covariance of all rows of the unembedding, times the largest probability in the tail over that
+of a uniform distribution. So every value comes with a bound on its error.
 """
 
 from __future__ import annotations
@@ -20,11 +21,9 @@ from torch import Tensor
 
 from gatewise.models.model import Model
 
-_TAIL = 0.02  # share of probability left to the tail when the words are chosen
-_GROWN_SHARE, _GROWN_RATIO = (
-    3.0,
-    10.0,
-)  # the words are chosen again when the tail, or its ratio to `weights`, has grown so
+_CUTOFF = 0.2  # words of more than this share of a uniform probability are unembedded exactly
+_MOST_WORD_BYTES = 1 << 28
+_GROWN = 10.0  # the words are chosen again when the tail's largest probability has grown by this factor
 _SMALLEST_VOCABULARY = 4096  # below, everything is unembedded
 _SHORT = 2  # so few residuals are unembedded wholly
 _LOOSE = 0.1  # share of rows that may have wider bounds than wanted
@@ -35,13 +34,11 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, eq=False)
 class _Words:
-    """The words that are unembedded exactly, and the moments of all others. Rows by example."""
+    """The words that are unembedded exactly. Rows by example."""
 
     chosen: Tensor  # [example, word]
     rows: Tensor  # [example, word, d], of the unembedding
-    moment: Tensor  # [d, d], second moment of the tail's rows around the mean row, mean over examples
-    weights: Tensor  # [vocabulary], the mean over examples of the tail's distribution, which the moment is made with
-    share: float  # of the tail, at most, when chosen
+    peak: float  # the largest probability left to the tail when chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +48,7 @@ class _Anchors:
     points: Tensor  # [anchor, example, d]
     log_tail: Tensor  # [anchor, example], log of the tail's partition sum
     tail_mean: Tensor  # [anchor, example, d]
-    ratio: Tensor  # [anchor, example], how much larger than `weights` the tail's distribution is, at most
+    ratio: Tensor  # [anchor, example], the tail's largest probability (of the tail's total) over that of a uniform one
     share: Tensor  # [anchor, example], of the tail
 
     def joined(self, newer: _Anchors) -> _Anchors:
@@ -86,8 +83,7 @@ class Divergence:
         self._words: _Words  # chosen with the first anchors
         if self._screens:
             self._mean_row = (p.to(model.head.dtype) @ model.head).double()  # [example, d]
-            self._middle = model.head.mean(dim=0)
-            self._radius = float((model.head - self._middle).norm(dim=1).max())
+            self._middle, self._radius, self._covariance = model.head_moments
         else:
             self._p = p
 
@@ -129,7 +125,7 @@ class Divergence:
         step = y.double() - anchors.points[at]
         tail_mean = anchors.tail_mean[at]
         radius = self._radius + (tail_mean - self._middle).norm(dim=-1)
-        variance = anchors.ratio[at] * ((step @ self._words.moment) * step).sum(dim=-1)
+        variance = anchors.ratio[at] * ((step @ self._covariance) * step).sum(dim=-1)
         excess = variance * _bennett(radius * step.norm(dim=-1))
         return _Near(anchors.log_tail[at] + (tail_mean * step).sum(dim=-1), excess, anchors.share[at])
 
@@ -154,30 +150,25 @@ class Divergence:
         return self._anchors
 
     def _choose_words(self, p: Tensor) -> _Words:
-        head, away = self.model.head, self.model.head - self._middle
-        ordered = p.sort(dim=-1, descending=True)
-        needed = int((ordered.values.cumsum(dim=-1) < 1 - _TAIL).sum(dim=-1).max()) + 1
-        chosen = ordered.indices[:, : min(needed, self.model.vocabulary_size // 4)]
-        tail = p.double().scatter(-1, chosen, 0.0)
-        share = tail.sum(dim=-1).clamp(min=_TINY)
-        weights = (tail / share[:, None]).mean(dim=0).to(head.dtype)
-        moment = (away * weights[:, None]).T @ away
-        return _Words(chosen, head[chosen], moment.double(), weights, float(share.max()))
+        """The most probable words of each example. p: [example, vocabulary]"""
+        head, size = self.model.head, self.model.vocabulary_size
+        wanted = int((p > _CUTOFF / size).sum(dim=-1).max())
+        most = _MOST_WORD_BYTES // (len(p) * head.shape[1] * head.element_size())
+        found = p.topk(max(1, min(wanted, most, size // 4)) + 1, dim=-1)
+        chosen = found.indices[:, :-1]
+        return _Words(chosen, head[chosen], float(found.values[:, -1].max()))
 
     def _anchors_for(self, residual: Tensor, p: Tensor, log_z: Tensor) -> _Anchors:
-        words = self._words
-        tail = p.scatter(-1, words.chosen.expand(len(p), -1, -1), 0.0)
+        tail = p.scatter(-1, self._words.chosen.expand(len(p), -1, -1), 0.0)
         share = tail.sum(dim=-1, dtype=torch.float64).clamp(min=_TINY)
-        tail /= share[..., None].to(tail.dtype)
-        ratio = (tail / words.weights.clamp(min=torch.finfo(tail.dtype).tiny)).amax(dim=-1)
-        mean = (tail @ self.model.head).double()
+        ratio = tail.amax(dim=-1).double() * self.model.vocabulary_size / share
+        mean = (tail @ self.model.head).double() / share[..., None]
         points = self.model.final_norm(residual).double()
-        return _Anchors(points, share.log() + log_z, mean, ratio.double(), share)
+        return _Anchors(points, share.log() + log_z, mean, ratio, share)
 
     def _outgrown(self, anchors: _Anchors) -> bool:
-        examples = anchors.ratio.shape[1]
-        too_large = float(anchors.share.max()) > _GROWN_SHARE * self._words.share
-        return too_large or float(anchors.ratio.max()) > _GROWN_RATIO * examples
+        largest = float((anchors.ratio * anchors.share).max()) / self.model.vocabulary_size
+        return largest > _GROWN * max(self._words.peak, _CUTOFF / self.model.vocabulary_size)
 
 
 def _middles(rows: list[int]) -> list[int]:

@@ -114,12 +114,18 @@ def truth_tables(
 
 
 def labels_by_test(tables: Sequence[TruthTable]) -> dict[str, TestedLabel]:
-    """One label per edge: of the labels it got with its partners, the one with the largest effects behind it."""
+    """One label per edge: each pair votes with what it shows about *both* its edges.
+
+    That is |effect(both) - effect(i) - effect(j)| for an interaction, and the smaller of the two effects for an ADDER.
+    A strong edge beside a stray one always looks like an ADDER; such pairs hardly count.
+    """
     votes: dict[str, dict[TestedLabel, float]] = defaultdict(lambda: defaultdict(float))
     for table in tables:
+        i, j, both = table.effects[0].mean(dim=-1).tolist()
+        weight = min(abs(i), abs(j)) if table.label == "ADDER" else abs(both - i - j)
         for edge in table.edges:
-            votes[edge][table.label] += table.size if table.label != "none" else 0.0
-    return {edge: max(sorted(labels), key=labels.__getitem__) for edge, labels in votes.items()}
+            votes[edge][table.label] += 0.0 if table.label == "none" else weight
+    return {edge: max(sorted(found), key=found.__getitem__) for edge, found in votes.items()}
 
 
 def _ports(graph: Graph, circuit: Circuit, chosen: Circuit) -> dict[int, tuple[list[int], list[int]]]:
@@ -249,7 +255,7 @@ def _label(effects: Tensor, smallest: float) -> TestedLabel:
     """What three mean effects look like."""
     i, j, both = effects.tolist()
     largest = max(abs(i), abs(j), abs(both))
-    if largest < smallest:
+    if largest <= smallest:
         return "none"
     if min(abs(i), abs(j)) > 0.5 * largest and i * j > 0 and abs(both) < 0.5 * min(abs(i), abs(j)):
         return "XOR-like"

@@ -34,7 +34,7 @@ from gatewise.tasks.pairs import Pairs
 BAND = {torch.float32: 2e-5, torch.float64: 1e-10}  # around tau, in nats; wider for other dtypes
 _WIDEST_BAND = 1e-3
 _CHAIN_BYTES = 1 << 28  # of buffers for one chain
-_WANTED_BOUND = 0.05  # share of tau that bounds on D may have
+_WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,13 @@ class Model:
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
 
+    @cached_property
+    def head_moments(self) -> tuple[Tensor, float, Tensor]:
+        """Of the rows of the unembedding: their mean [d], the largest distance from it, their covariance [d, d]."""
+        middle = self.head.mean(dim=0)
+        away = self.head - middle
+        return middle, float(away.norm(dim=1).max()), (away.T @ away).double() / len(away)
+
     def _summary(self) -> str:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
         size = f"{graph.n_layers} layers x {graph.n_heads} heads, {graph.n_edges:,} edges"

@@ -1,11 +1,10 @@
 """How often methods find the right edges and rules give them the right labels, on models whose gates are known.
 
 Every method searches every random planted model under Ns, Dn and Ns+Dn. *Found* are the edges of ns | dn. Rules label
-them: the plain split; the repaired split; `tested`, truth tables within the found circuit; `weighed`, the same tables
-with votes that weigh as much as the pair shows about both of its edges; `weighed in G`, with tables in the full graph.
-An edge that a rule leaves without a label counts as wrong. Two alternatives that the paper rejects for their cost stand
-beside the methods: the union over search orders (ACDC under several seeds), and trying all combinations of every
-receiver's senders.
+them: the plain split; the repaired split; `tested`, truth tables within the found circuit; `tested in G`, tables in the
+full graph. An edge that a rule leaves without a label counts as wrong. Two alternatives that the paper rejects for
+their cost stand beside the methods: the union over search orders (ACDC under several seeds), and trying all
+combinations of every receiver's senders.
 
 Thresholds are one share of the total effect for all: an edge counts if it moves the margin by at least `share` of the
 way between the two runs. KL is quadratic near its reference, so tau and the price of an edge are share^2 of the KL
@@ -15,7 +14,7 @@ between the two runs. Intervals are bootstrap intervals over models.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,13 +23,13 @@ import torch
 from torch import Tensor
 
 from gatewise.circuit import Circuit
-from gatewise.engine.circuits import last_logits, run_circuit
+from gatewise.engine.circuits import last_logits
 from gatewise.engine.incremental import State, all_liveness
 from gatewise.engine.runs import both_runs
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.logic.gates import GATE_TYPES, GateType, split_gates
-from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
+from gatewise.logic.truth import labels_by_test, truth_tables
 from gatewise.methods.contract import SearchDirection
 from gatewise.methods.discover import discover
 from gatewise.models.planted_random import PlantedModel, random_planted
@@ -201,27 +200,9 @@ def _by_method(
         gates = split_gates(circuits["ns"], circuits["dn"], rule=rule)
         labels[rule] = {edge: gates.label(edge) for edge in found}
     model, pairs = planted.model, planted.pairs
-    does_something = bool(pairs.margin(run_circuit(model, pairs, found)).any())
-    within = truth_tables(model, pairs, found) if does_something else []
-    labels["tested"] = labels_by_test(within)
-    labels["weighed"] = labels_by_evidence(within)
-    labels["weighed in G"] = labels_by_evidence(truth_tables(model, pairs, model.graph.full(), of=found))
+    labels["tested"] = labels_by_test(truth_tables(model, pairs, found))
+    labels["tested in G"] = labels_by_test(truth_tables(model, pairs, model.graph.full(), of=found))
     return circuits, labels
-
-
-def labels_by_evidence(tables: Sequence[TruthTable]) -> dict[str, str]:
-    """One label per edge: each pair votes with what it shows about *both* edges.
-
-    That is |effect(both) - effect(i) - effect(j)| for an interaction, and the smaller of the two effects for an ADDER.
-    A strong edge beside a stray one always looks like an ADDER; such pairs hardly count here.
-    """
-    votes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for table in tables:
-        i, j, both = table.effects[0].mean(dim=-1).tolist()
-        weight = min(abs(i), abs(j)) if table.label == "ADDER" else abs(both - i - j)
-        for edge in table.edges:
-            votes[edge][table.label] += 0.0 if table.label == "none" else weight
-    return {edge: max(sorted(found), key=found.__getitem__) for edge, found in votes.items()}
 
 
 def _search_orders(planted: PlantedModel, share: float, seed: int) -> tuple[dict[str, Circuit], dict[str, Labels]]:
