@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import random_pairs, small_model
 
 from gatewise.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
-from gatewise.logic import Gates, split_gates
+from gatewise.logic import Gates, labels_by_test, split_gates, truth_tables
+from gatewise.logic.find import find_gates
 from gatewise.logic.gates import GATE_TYPES
 from gatewise.methods import discover
 from gatewise.models.planted import planted_model, planted_pairs
@@ -103,3 +106,23 @@ def test_refusals() -> None:
         split_gates(ns, discover(model, planted_pairs(2), "eap", "dn", edges=3))
     with pytest.raises(GatewiseError, match="none of 'plain', 'repaired'"):
         split_gates(ns, dn, rule="clever")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+@pytest.mark.parametrize("edges", [10, 40])
+def test_swapping_the_pairs_swaps_and_and_or(architecture: str, edges: int) -> None:
+    """For equal sizes, edges chosen by |score|, and no ties."""
+    model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
+    one, other = (find_gates(model, p, "eap", edges=edges, joint=False) for p in (pairs, pairs.swapped()))
+    assert one.by_type["AND"] == other.by_type["OR"]
+    assert one.by_type["OR"] == other.by_type["AND"]
+    assert one.by_type["ADDER"] == other.by_type["ADDER"]
+    assert one.by_type["AND"]  # the two directions do differ
+
+
+def test_labels_do_not_depend_on_batch_size() -> None:
+    model, pairs = small_model("llama", dtype=torch.float64), random_pairs(lengths=(6, 4, 6, 5))
+    circuit = model.graph.random_circuit(80, seed=1)
+    whole, split = (truth_tables(model, pairs, circuit, memory=memory) for memory in (None, 150_000))
+    assert labels_by_test(whole) == labels_by_test(split)
+    assert [table.label for table in whole] == [table.label for table in split]
