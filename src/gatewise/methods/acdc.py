@@ -61,7 +61,7 @@ class Outcome:
 
     threshold: float
     kept: Tensor  # [edge] of bool
-    effects: Tensor  # [edge], change of D when the edge was tried; 0 where no trial was needed
+    effects: Tensor  # [edge], change of D when tried (of removed edges, at most); 0 where no trial was needed
     trials: int  # candidates that needed an evaluation
     canonical: int  # candidates within the band
     divergence: tuple[float, ...]  # D at the end, for each direction
@@ -224,7 +224,7 @@ class _Search:
         self.effects = torch.zeros(self.graph.n_edges, dtype=torch.float64)
         self.live = [DEAD] * len(self.graph.senders)
         self.sides = [_Side(acdc.model, acdc._runs, direction, self.kept) for direction in acdc.directions]
-        self.trials = self.canonical = self.unembedded = self.settled = self.chains = 0
+        self.trials = self.canonical = 0
         self.length = 8  # of the next chain
 
     def run(self) -> Outcome:
@@ -249,6 +249,8 @@ class _Search:
                 for side in self.sides:
                     side.plan(node, self.live)
             self._port(port, senders)
+        for side in self.sides:
+            side.settle()
         return Outcome(
             self.threshold,
             self.graph.vector(self.kept),
@@ -271,7 +273,6 @@ class _Search:
 
     def _chain(self, port: int, chain: list[int]) -> tuple[int, bool]:
         """Remove the longest run of removable edges; say how many, and whether the next one has to stay."""
-        self.chains += 1
         tried = [side.try_chain(port, chain, _WANTED_BOUND * self.threshold) for side in self.sides]
         values = [[side.now, *value.tolist()] for side, (value, _) in zip(self.sides, tried, strict=True)]
         bounds = [[side.bound, *bound.tolist()] for side, (_, bound) in zip(self.sides, tried, strict=True)]
@@ -287,7 +288,6 @@ class _Search:
                 side.accept(removed - 1, value[removed], bound[removed])
             self.kept[port, chain[:removed]] = False
             if any(side.bound > _WANTED_BOUND * self.threshold for side in self.sides):
-                self.settled += 1
                 for side in self.sides:
                     side.settle()
         return removed, stopped
@@ -301,21 +301,22 @@ class _Search:
         values: list[list[float]],
         bounds: list[list[float]],
     ) -> bool:
-        """Whether this edge of a chain is removed. Values and bounds have the current circuit before row 0."""
+        """Whether this edge of a chain is removed. Values and bounds have the current circuit before row 0.
+
+        The change is at most value + bound after, minus value before: if that is below tau, nothing is left to ask.
+        """
         acdc, band = self.acdc, self.acdc.band
         at = row + 1
-        least = [v[at] - v[row] - b[row] for v, b in zip(values, bounds, strict=True)]
         most = [v[at] + b[at] - v[row] for v, b in zip(values, bounds, strict=True)]
-        if acdc.removable(most, self.threshold) <= band and acdc.removable(least, self.threshold) >= -band:
+        if acdc.removable(most, self.threshold) <= band:  # it may stay, and then its effect may rank it: measure
             self._make_exact(row, values, bounds)
-            least = most = [v[at] - v[row] for v in values]
+            most = [v[at] - v[row] for v in values]
         margin = acdc.removable(most, self.threshold)
-        if abs(margin) <= band and abs(acdc.removable(least, self.threshold)) <= band:
+        if abs(margin) <= band:
             self.canonical += 1
             circuit = self.kept.clone()
             circuit[port, gone] = False
-            least = most = acdc._canonical.change(circuit, port, sender)
-            margin = acdc.removable(most, self.threshold)
+            margin = acdc.removable(acdc._canonical.change(circuit, port, sender), self.threshold)
         self.effects[int(self.graph.edge_index[port, sender])] = self.threshold - margin
         return margin > 0
 
@@ -324,7 +325,6 @@ class _Search:
         for side, value, bound in zip(self.sides, values, bounds, strict=True):
             loose = [at for at in range(row + 2, len(bound)) if bound[at] > 0.25 * self.threshold]
             places = [at for at in (row, row + 1, *loose) if bound[at] > 0]
-            self.unembedded += len(places)
             for at, exact in zip(places, side.exact([at - 1 for at in places]) if places else (), strict=True):
                 value[at], bound[at] = exact, 0.0
 
