@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gatewise.models.model import Model
 
-_CUTOFF = 0.2  # words of more than this share of a uniform probability are unembedded exactly
+_CUTOFF = 1.0  # words of more than this times a uniform probability are unembedded exactly
 _MOST_WORD_BYTES = 1 << 28
 _GROWN = 10.0  # the words are chosen again when the tail's largest probability has grown by this factor
 _SMALLEST_VOCABULARY = 4096  # below, everything is unembedded
@@ -30,6 +30,7 @@ _LOOSE = 0.1  # share of rows that may have wider bounds than wanted
 _ROUNDS, _NEW_ANCHORS, _MOST_ANCHORS = 4, 4, 12  # of adding anchors to a chain; at a time; remembered
 _LOGITS = 1 << 25  # how many at a time
 _TINY = 1e-300
+_ROUNDING = 1.01  # bounds are widened by this, for sums in the model's own precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +126,9 @@ class Divergence:
         step = y.double() - anchors.points[at]
         tail_mean = anchors.tail_mean[at]
         radius = self._radius + (tail_mean - self._middle).norm(dim=-1)
-        variance = anchors.ratio[at] * ((step @ self._covariance) * step).sum(dim=-1)
-        excess = variance * _bennett(radius * step.norm(dim=-1))
+        narrow = step.to(y.dtype)
+        variance = _ROUNDING * ((narrow @ self._covariance) * narrow).sum(dim=-1)
+        excess = anchors.ratio[at] * variance * _bennett(radius * step.norm(dim=-1))
         return _Near(anchors.log_tail[at] + (tail_mean * step).sum(dim=-1), excess, anchors.share[at])
 
     def _value_and_bound(self, y: Tensor, near: _Near) -> tuple[Tensor, Tensor]:

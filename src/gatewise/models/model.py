@@ -72,7 +72,7 @@ class Model:
         """Of the rows of the unembedding: their mean [d], the largest distance from it, their covariance [d, d]."""
         middle = self.head.mean(dim=0)
         away = self.head - middle
-        return middle, float(away.norm(dim=1).max()), (away.T @ away).double() / len(away)
+        return middle, float(away.norm(dim=1).max()), (away.T @ away) / len(away)
 
     def _summary(self) -> str:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
