@@ -50,7 +50,7 @@ def discover_command(
     sizes = _sizes(edges or [])
     if bool(sizes) == (threshold is not None):
         raise GatewiseError("give either --edges (such as 500, or 100,200,500) or --threshold, not both.")
-    parameters = _parameters(method, settings or [])
+    parameters = parse_parameters(method, settings or [])
     _make_folder(out)
     from gatewise.methods import discover
     from gatewise.tasks import task as make_task
@@ -59,7 +59,7 @@ def discover_command(
     pairs = make_task(task, loaded, examples=examples, seed=seed).train
     chosen = cast("SearchDirection", direction)  # checked by discover
     options: dict[str, Any] = {"seed": seed, "memory": memory, "store": store, **parameters}
-    with _warnings_as_lines():
+    with warnings_as_lines():
         if threshold is None:
             found = discover(loaded, pairs, method, chosen, edges=sizes, **options)
         else:
@@ -108,7 +108,7 @@ def _sizes(texts: list[str]) -> list[int]:
         raise GatewiseError(f"--edges {' '.join(texts)}: expected whole numbers such as 500 or 100,200.") from None
 
 
-def _parameters(method: str, settings: list[str]) -> dict[str, Any]:
+def parse_parameters(method: str, settings: list[str]) -> dict[str, Any]:
     from gatewise.cli.settings import parse_settings
     from gatewise.methods.registry import methods
 
@@ -131,7 +131,7 @@ def _label(circuit: Circuit, threshold: float | None) -> str:
 
 
 @contextmanager
-def _warnings_as_lines() -> Iterator[None]:
+def warnings_as_lines() -> Iterator[None]:
     """Our own warnings as one line each, without the place in the code."""
     with warnings.catch_warnings():
         usual = warnings.showwarning

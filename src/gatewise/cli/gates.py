@@ -11,8 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gatewise.cli.discover import _parameters as parse_parameters
-from gatewise.cli.discover import _warnings_as_lines as warnings_as_lines
+from gatewise.cli.discover import parse_parameters, warnings_as_lines
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
