@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gatewise.cli.options import DEFAULT_MODEL, JsonOption, load
 from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
-    from gatewise.models.model import Model
     from gatewise.tasks.preview import Preview
 
 tasks_app = typer.Typer(help="List tasks, show their examples, check your own.", no_args_is_help=True)
@@ -28,8 +27,6 @@ BosOption = Annotated[
 FirstTokenOption = Annotated[
     bool, typer.Option("--first-token", help="Allow answers of several tokens; compare their first tokens.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DEFAULT_MODEL = "smollm2-135m"
 
 
 @tasks_app.command("list")
@@ -63,7 +60,7 @@ def show_task(
     from gatewise.tasks import task
     from gatewise.tasks.preview import preview
 
-    loaded = _load(model)
+    loaded = load(model)
     made = task(name, loaded, examples=examples, seed=seed, bos=bos, first_token=first_token)
     shown = preview(loaded, made.train)
     if as_json:
@@ -91,7 +88,7 @@ def check_task(
     """Read a file of pairs, check every line, and tell what makes it doubtful for a model."""
     from gatewise.tasks import task
 
-    loaded = _load(model)
+    loaded = load(model)
     made = task(path, loaded, bos=bos, first_token=first_token)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
@@ -105,13 +102,6 @@ def check_task(
         print(f"warning: {problem}")
     if not problems:
         print("No objections.")
-
-
-def _load(name: str) -> Model:
-    from gatewise.models import load_model
-
-    print(f"loading {name} ...", file=sys.stderr)
-    return load_model(name)
 
 
 def _table(shown: list[Preview]) -> Table:
