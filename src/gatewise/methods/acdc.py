@@ -6,7 +6,8 @@ come from the output back, node by node; the senders of a port are permuted by t
 
 Most candidates are removed, so a *chain* H\\e1, H\\e1e2, ... is evaluated at once and accepted up to the first edge
 that has to stay: the result is the sequential one. Values closer to tau than `BAND` could depend on how the work was
-cut up; those are decided by one canonical evaluation, example by example with the dense engine.
+cut up; those are decided by one canonical evaluation, example by example with the dense engine. (With a tau below 4e-4
+the band is 5 % of tau. Below 1e-5 float32 is too coarse for any search: use float64.)
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs
 
-BAND = {torch.float32: 2e-5, torch.float64: 1e-10}  # around tau, in nats; wider for other dtypes
+BAND = {torch.float32: 2e-5, torch.float64: 1e-10}  # around tau, in nats, at most; wider for other dtypes
+_BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation itself would decide, at a high price
 _WIDEST_BAND = 1e-3
 _CHAIN_BYTES = 1 << 28  # of buffers for one chain
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
@@ -191,7 +193,6 @@ class Acdc:
         self._check_memory()
         self._runs = [both_runs(self.model, part) for part in self._parts()]
         self._canonical = _Canonical(self.model, problem.pairs, self.directions)
-        self.band = BAND.get(self.model.dtype, _WIDEST_BAND)
 
     def _check_memory(self) -> None:
         """All examples' states stay in memory: both runs, and each direction's outputs, inputs, queries and keys."""
@@ -208,6 +209,10 @@ class Acdc:
     def search(self, threshold: float, advance: Callable[[int], None] = lambda edges: None) -> Outcome:
         """Run the greedy search for one tau."""
         return _Search(self, threshold, advance).run()
+
+    def band(self, threshold: float) -> float:
+        """How close to tau a change has to be for the canonical evaluation."""
+        return min(BAND.get(self.model.dtype, _WIDEST_BAND), _BAND_SHARE * threshold)
 
     def removable(self, changes: Sequence[float], threshold: float) -> float:
         """How far below tau the combined change is: positive means removable."""
@@ -305,7 +310,7 @@ class _Search:
 
         The change is at most value + bound after, minus value before: if that is below tau, nothing is left to ask.
         """
-        acdc, band = self.acdc, self.acdc.band
+        acdc, band = self.acdc, self.acdc.band(self.threshold)
         at = row + 1
         most = [v[at] + b[at] - v[row] for v, b in zip(values, bounds, strict=True)]
         if acdc.removable(most, self.threshold) <= band:  # it may stay, and then its effect may rank it: measure
