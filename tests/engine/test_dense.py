@@ -61,7 +61,7 @@ def test_agrees_with_the_reference_on_200_random_circuits(
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_constant_ablations_agree_with_the_reference(architecture: str, ablation: str) -> None:
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4))
-    circuits = [model.graph.empty(), *random_circuits(model, 14)]
+    circuits = [model.graph.empty(), *random_circuits(model, 200)]
     found = run_circuits(model, pairs, circuits, ablation=ablation)  # type: ignore[arg-type]
     for logits, circuit in zip(found, circuits, strict=True):
         expected = reference_logits(model, pairs, circuit, ablation=ablation)
