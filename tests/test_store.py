@@ -17,7 +17,6 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
-from gatewise import store as store_module
 from gatewise.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.graph import Graph
@@ -25,6 +24,7 @@ from gatewise.methods import discover
 from gatewise.methods.contract import Finding, Method, Problem, top_edges
 from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.store import Store
+from gatewise.store import entries as store_module
 
 discover_module = import_module("gatewise.methods.discover")  # the package has a function of that name
 KEY = "ab" + "0" * 30
@@ -126,6 +126,7 @@ import sys
 sys.path[:0] = {path!r}
 from test_store import some_circuits, same
 from gatewise.store import Store
+from gatewise.store import entries as store_module
 store, circuits = Store(sys.argv[1]), some_circuits()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -214,6 +215,70 @@ def test_killed_at_any_moment_nothing_is_half_there(tmp_path: Path, monkeypatch:
     assert store.get(KEY) is None
     store.put(KEY, circuits, {})
     assert same(store.get(KEY) or [], circuits)
+
+
+NUMBERS = [0.1, 1 / 3, 5e-324, -1.7976931348623157e308, -0.0, 2**70, 1, True, None, "NaN"]
+
+
+def test_remember_gives_back_exactly_what_was_computed(tmp_path: Path) -> None:
+    store, calls = Store(tmp_path), []
+
+    def compute() -> Any:
+        calls.append(1)
+        return {"numbers": NUMBERS, "odd": [float("nan"), float("inf"), -float("inf")], "pair": (1, 2)}
+
+    first, again = (store.remember({"what": "test", "at": (0.1, float("inf"))}, compute) for _ in range(2))
+    assert len(calls) == 1
+    assert repr(first) == repr(again)  # NaN is unequal to itself, and 0.0 equal to -0.0
+    assert repr(first["numbers"]) == repr(NUMBERS)
+    assert repr(first["odd"]) == "[nan, inf, -inf]"
+    assert first["pair"] == [1, 2]
+
+
+def test_remember_tells_ingredients_apart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    asked: list[dict[str, Any]] = [{}, {"a": 1}, {"a": 1.0}, {"a": "1"}, {"a": [1]}, {"b": 1}, {"a": None}, {"a": True}]
+    given = [store.remember(ingredients, lambda i=i: i) for i, ingredients in enumerate(asked)]
+    assert given == list(range(len(asked)))
+    assert store.remember({"y": 1, "x": 2}, lambda: "first") == store.remember({"x": 2, "y": 1}, lambda: "second")
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        ({1: 2}, "key 1"),
+        (torch.zeros(2), "is a Tensor"),
+        ([{"x": {1, 2}}], r"\[0\]\['x'\] is a set"),
+        ({"$float": 1}, "float"),
+    ],
+)
+def test_remember_refuses_what_json_cannot_hold(tmp_path: Path, value: Any, match: str) -> None:
+    with pytest.raises(GatewiseError, match=match):
+        Store(tmp_path).remember({}, lambda: value)
+    with pytest.raises(GatewiseError, match=match):
+        Store(tmp_path).remember({"given": value}, lambda: 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_remember_never_trusts_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.remember({"x": 1}, lambda: [0.25])
+    (path,) = tmp_path.glob("*/*/result.json")
+    assert sorted(p.name for p in path.parent.iterdir()) == ["checksums", "result.json"]
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
+    with pytest.warns(GatewiseWarning, match="checksums do not hold"):
+        assert store.remember({"x": 1}, lambda: [0.5]) == [0.5]
+    assert store.remember({"x": 1}, lambda: [9]) == [0.5]
+
+
+def test_remember_hands_over_what_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store_module, "_write", full)
+    with pytest.warns(GatewiseWarning, match=r"not stored.*No space left"):
+        assert Store(tmp_path).remember({}, lambda: 7) == 7
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,14 @@
+"""The run store: results in folders, keyed by everything that determines them, so that nothing is computed twice.
+
+    root/ab/abcdef.../result.json          what was asked, and the result or its plain part
+                      arrays.safetensors   of circuits: masks, packed to bits; scores
+                      checksums            sha256 of the files
+
+An entry is written under a temporary name, flushed to disk and renamed: it is there as a whole or not at all, also
+when two processes write it at once. It is verified when read; a damaged one is set aside and never trusted. No pickle.
+"""
+
+from gatewise.store.keys import SCHEMA, ingredients
+from gatewise.store.runs import Store
+
+__all__ = ["SCHEMA", "Store", "ingredients"]
