@@ -16,6 +16,7 @@ from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import demo_command, evaluate_command
 from gatewise.cli.gates import gates_command
 from gatewise.cli.models import models_app
+from gatewise.cli.runs import runs_app
 from gatewise.cli.tasks import tasks_app
 from gatewise.cli.toy import toy_command
 from gatewise.cli.truth import truth_command
@@ -46,6 +47,7 @@ app.command("methods")(methods_command)
 app.command("toy")(toy_command)
 app.command("truth")(truth_command)
 app.add_typer(models_app, name="models")
+app.add_typer(runs_app, name="runs")
 app.add_typer(tasks_app, name="tasks")
 
 

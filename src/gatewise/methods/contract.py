@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gatewise.engine.runs import Direction
 from gatewise.models.model import Model
+from gatewise.store.checkpoints import Checkpoint
 from gatewise.tasks.pairs import Pairs
 
 SearchDirection = Literal["ns", "dn", "ns+dn"]
@@ -30,6 +31,7 @@ class Problem:
     threshold: float | None = None  # in the method's own unit
     seed: int = 0
     memory: int | str | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)  # where a long search keeps its state, if anywhere
 
     @property
     def directions(self) -> tuple[Direction, ...]:

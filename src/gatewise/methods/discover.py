@@ -88,7 +88,8 @@ def discover(
     """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
 
     `direction`: `ns` (noising), `dn` (denoising), `ns+dn` (both, combined as the method's `combine` says).
-    `store`: a folder that keeps results; what was found before with the same weights, pairs and settings is read there.
+    `store`: a folder that keeps results; what was found before with the same weights, pairs and settings is read there,
+    and a search that was interrupted goes on from its last checkpoint.
     Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
     chosen, config = _method(method, parameters)
@@ -165,15 +166,18 @@ def _search(problem: Problem, method: Method, config: Any) -> list[Circuit]:
 
 
 def _stored_search(problem: Problem, method: Method, config: Any, store: Store) -> list[Circuit]:
-    """What the store has, or else what the search finds, which is then stored."""
+    """What the store has, or else what the search finds, from its last checkpoint on; it is then stored."""
+    store.tidy()
     key = store.key(problem, method.name, config)
+    checkpoint = store.checkpoint(key)
     found = store.get(key)
     if found is not None:
         return found
     store.check_writable()
-    circuits = _search(problem, method, config)
+    circuits = _search(dataclasses.replace(problem, checkpoint=checkpoint), method, config)
     try:
         store.put(key, circuits, ingredients(problem, method.name, config))
+        checkpoint.clear()
     except GatewiseError as error:  # the work is done: hand it over all the same
         warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=3)
     return circuits

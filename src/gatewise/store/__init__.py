@@ -6,9 +6,11 @@
 
 An entry is written under a temporary name, flushed to disk and renamed: it is there as a whole or not at all, also
 when two processes write it at once. It is verified when read; a damaged one is set aside and never trusted. No pickle.
+A search that takes long keeps its state in a checkpoint beside the place of its result.
 """
 
+from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.keys import SCHEMA, ingredients
 from gatewise.store.runs import Store
 
-__all__ = ["SCHEMA", "Store", "ingredients"]
+__all__ = ["SCHEMA", "Checkpoint", "Store", "ingredients"]

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from gatewise.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
 from gatewise.store.keys import SCHEMA, graph_entry
+from gatewise.store.litter import temporary_path
 from gatewise.store.values import as_plain, decode, encode
 
 RESULT, ARRAYS, CHECKSUMS = "result.json", "arrays.safetensors", "checksums"
@@ -66,7 +66,7 @@ def _result(key: str, kind: str, record: Mapping[str, Any], body: Mapping[str, A
 
 def write_entry(folder: Path, content: Mapping[str, bytes]) -> None:
     """Write the files under a temporary name, flush them to disk, and rename. After an OSError nothing is left."""
-    temporary = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.part"
+    temporary = temporary_path(folder)
     temporary.mkdir(parents=True)
     try:
         for name, part in content.items():

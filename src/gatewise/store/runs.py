@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gatewise.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.entries import (
     DamagedError,
     kind_of,
@@ -25,6 +26,7 @@ from gatewise.store.entries import (
     write_entry,
 )
 from gatewise.store.keys import SCHEMA, ingredients, key_of
+from gatewise.store.litter import abandoned, remove, temporary_path
 from gatewise.store.values import encode
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Store:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).expanduser()
+        self._tidy = False
 
     def folder(self, key: str) -> Path:
         return self.root / key[:2] / key
@@ -66,6 +69,7 @@ class Store:
         """
         record = encode(dict(ingredients), "the ingredients")
         key = key_of({"schema": SCHEMA, "kind": "json", "ingredients": record})
+        self.tidy()
         found: list[Any] | None = self._read(key, "json", lambda result, _: [unpack_value(result)])
         if found is not None:
             return found[0]
@@ -81,13 +85,28 @@ class Store:
 
     def check_writable(self) -> None:
         """An error if nothing can be stored here: better before hours of work than after."""
-        probe = self.root / f".probe-{uuid.uuid4().hex}"
+        probe = temporary_path(self.root / "probe")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             probe.mkdir()
             probe.rmdir()
         except OSError as error:
             raise self._cannot_write(error) from error
+
+    def checkpoint(self, key: str) -> Checkpoint:
+        """Where the search for this key keeps its state until its result is stored."""
+        return Checkpoint(self.folder(key).with_name(f"{key}.checkpoint"), key)
+
+    def tidy(self) -> None:
+        """Remove what killed processes have left behind; once for each Store, as it lists all of its folders."""
+        if self._tidy:
+            return
+        for path in abandoned(self.root):
+            remove(path)
+        for path in self.root.glob("[0-9a-f][0-9a-f]/*.checkpoint"):
+            if path.with_suffix("").is_dir():  # killed between storing the result and removing its checkpoint
+                remove(path)
+        self._tidy = True
 
     def _put(self, key: str, content: Mapping[str, bytes]) -> None:
         try:

@@ -1,0 +1,128 @@
+"""`gatewise runs`: what a store holds, whether it is sound, and the removal of what nobody needs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gatewise.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from gatewise.store import Store
+    from gatewise.store.care import Entry
+
+runs_app = typer.Typer(
+    help="List, show and verify stored results; remove what nobody needs.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+StoreOption = Annotated[Path, typer.Option("--store", "-s", help="The folder that keeps results.")]
+EXIT_DAMAGED = 1
+
+
+@runs_app.command("list")
+def list_command(store: StoreOption, as_json: JsonOption = False) -> None:
+    """List results and checkpoints, the newest last."""
+    from gatewise.store.care import list_entries
+
+    found = list_entries(_store(store))
+    if as_json:
+        print(json.dumps([_plain(entry) for entry in found], indent=2))
+        return
+    _print_table(found)
+    print(f"{len(found)} entries, {sum(entry.bytes for entry in found):,} bytes")
+
+
+@runs_app.command("show")
+def show_command(
+    key: Annotated[str, typer.Argument(help="The key of an entry, or how it begins.")],
+    store: StoreOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what was asked and what came out, once its checksums hold."""
+    from gatewise.store.care import content, find_entry
+
+    entry = find_entry(_store(store), key)
+    said = content(entry)
+    if as_json:
+        print(json.dumps({**_plain(entry), **said}, indent=2))
+        return
+    print(f"{entry.key} ({entry.kind}) in {entry.path}, {entry.bytes:,} bytes, {_when(entry)}")
+    Console(soft_wrap=True).print_json(
+        json.dumps({k: v for k, v in said.items() if k not in ("key", "kind", "schema")})
+    )
+
+
+@runs_app.command("verify")
+def verify_command(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Verify every entry's checksums and content; exit with 1 if one is damaged. Changes nothing."""
+    from gatewise.store.care import verify
+
+    found = list(verify(_store(store)))
+    bad = [(entry, problem) for entry, problem in found if problem]
+    if as_json:
+        print(
+            json.dumps({"sound": len(found) - len(bad), "bad": [{**_plain(e), "problem": p} for e, p in bad]}, indent=2)
+        )
+    else:
+        for entry, problem in bad:
+            print(f"{entry.path}: {problem}")
+        print(f"{len(found) - len(bad)} sound, {len(bad)} bad")
+    if bad:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@runs_app.command("gc")
+def gc_command(
+    store: StoreOption,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Also checkpoints of unfinished searches.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove leftovers of killed processes, damaged entries, results of other schemas, needless checkpoints."""
+    from gatewise.store.care import collect, garbage
+
+    found = (garbage if dry_run else collect)(_store(store), checkpoints=checkpoints)
+    if as_json:
+        print(json.dumps({"removed": not dry_run, "entries": [_plain(entry) for entry in found]}, indent=2))
+        return
+    for entry in found:
+        print(f"{entry.kind}: {entry.path}")
+    print(f"{'would remove' if dry_run else 'removed'} {len(found)}, {sum(entry.bytes for entry in found):,} bytes")
+
+
+def _store(folder: Path) -> Store:
+    from gatewise.store import Store
+
+    return Store(folder)
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "kind": entry.kind,
+        "path": str(entry.path),
+        "bytes": entry.bytes,
+        "modified": _when(entry),
+        "record": dict(entry.record),
+    }
+
+
+def _when(entry: Entry) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.modified))
+
+
+def _print_table(found: list[Entry]) -> None:
+    table = Table("key", "kind", "bytes", "modified", "what", box=None)
+    table.columns[2].justify = "right"
+    for entry in found:
+        table.add_row(entry.key[:12], entry.kind, f"{entry.bytes:,}", _when(entry), entry.summary)
+    Console().print(table, markup=False)
