@@ -16,7 +16,7 @@ example, not per step.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -29,11 +29,12 @@ from gatewise.engine.dense import DenseEngine
 from gatewise.engine.runs import Direction, Intervention, prepare
 from gatewise.errors import GatewiseError
 from gatewise.methods.contract import Finding, Method, Problem
-from gatewise.progress import Bar, progress_bar
+from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs
 
 LOW, HIGH, TEMPERATURE, EPSILON = -0.1, 1.1, 2 / 3, 1e-6  # of the hard-concrete distribution
 BETA1 = 0.9  # how long Adam remembers gradients
+CHECKPOINT_STEPS = 20  # a search with a place for checkpoints saves its state after every so many steps
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def expected_mask(log_alpha: Tensor, points: int = 64) -> Tensor:
 
 @dataclass(eq=False)
 class Training:
-    """All state of a training, in tensors that could be saved."""
+    """All state of a training: what comes next depends on nothing else."""
 
     parameters: Tensor  # [edge + 2]: log alpha of every edge, then the two lambdas
     first: Tensor  # [edge + 2], Adam's mean of gradients
@@ -154,16 +155,20 @@ class Goal:
     start_size: int = 0
 
 
-def train(objective: Objective, state: Training, goal: Goal, config: EdgePruningConfig, bar: Bar) -> Training:
-    """Step until the schedule ends or the training has settled. Changes and returns the state."""
-    begun = state.step
-    while state.step < config.steps:
+def train(
+    objective: Objective, state: Training, goal: Goal, config: EdgePruningConfig, save: Callable[[Training], None]
+) -> Iterator[int]:
+    """Step until the schedule ends or the training has settled. Changes the state; yields steps that need no more work.
+
+    `save` is called after every `CHECKPOINT_STEPS` steps.
+    """
+    yield state.step
+    while state.step < config.steps and not settled(state, goal, config):
         take_step(objective, state, goal, config)
-        bar.advance()
-        if settled(state, goal, config):
-            break
-    bar.advance(config.steps - max(state.step, begun))
-    return state
+        yield 1
+        if state.step % CHECKPOINT_STEPS == 0:
+            save(state)
+    yield config.steps - state.step
 
 
 def take_step(objective: Objective, state: Training, goal: Goal, config: EdgePruningConfig) -> None:
@@ -300,10 +305,8 @@ def search(problem: Problem, config: EdgePruningConfig) -> list[Finding]:
     """One training per size, from the largest on, each starting from the one before; or one for a threshold."""
     apart = [(d,) for d in problem.directions] if config.combine == "mean" else [problem.directions]
     goals = _goals(problem, config)
-    total = config.steps * len(apart) * len(goals)
-    with progress_bar(f"edge pruning, {problem.direction}", total) as bar:
-        trained = [_trainings(problem, directions, goals, config, bar) for directions in apart]
-    found = {goal.size: _scores([by_goal[i] for by_goal in trained]) for i, goal in enumerate(goals)}
+    trained = _trainings(problem, apart, goals, config)
+    found = {goal.size: _scores(trained[i :: len(goals)]) for i, goal in enumerate(goals)}
     if problem.threshold is not None:
         scores, _, notes = found[None]
         return [Finding(scores >= problem.threshold, scores, notes)]
@@ -333,17 +336,49 @@ def _trained_size(size: int, problem: Problem, config: EdgePruningConfig) -> int
 
 
 def _trainings(
-    problem: Problem, directions: Sequence[Direction], goals: Sequence[Goal], config: EdgePruningConfig, bar: Bar
+    problem: Problem, apart: Sequence[Sequence[Direction]], goals: Sequence[Goal], config: EdgePruningConfig
 ) -> list[Training]:
-    """One training for each goal, on the sum of the directions' losses."""
-    objective = Objective(problem, directions, config.batch)
-    done: list[Training] = []
-    for goal in goals:
-        edges = problem.model.graph.n_edges
-        fresh = goal.size is None or goal.start_size == edges
-        state = Training.begin(edges, config, problem.seed) if fresh else done[-1].continued()
-        done.append(train(objective, state, goal, config, bar))
+    """For each group of directions, on the sum of their losses, one training for each goal."""
+    edges = problem.model.graph.n_edges
+    done, interrupted = _saved(problem)
+    with progress_bar(f"edge pruning, {problem.direction}", config.steps * len(apart) * len(goals)) as bar:
+        bar.advance(config.steps * len(done))
+        for group, directions in enumerate(apart):
+            left = goals[max(0, len(done) - group * len(goals)) :]
+            if not left:
+                continue
+            objective = Objective(problem, directions, config.batch)
+            for goal in left:
+                fresh = goal.size is None or goal.start_size == edges
+                state = Training.begin(edges, config, problem.seed) if fresh else done[-1].continued()
+                state, interrupted = interrupted or state, None
+                for steps in train(objective, state, goal, config, lambda now: _save(problem, [*done, now])):
+                    bar.advance(steps)
+                done.append(state)
     return done
+
+
+def _save(problem: Problem, trainings: Sequence[Training]) -> None:
+    """Keep the trainings that are done, and the state of the one that is not, the last."""
+    arrays = {f"parameters.{i}": one.parameters for i, one in enumerate(trainings)}
+    arrays |= {f"generator.{i}": one.generator for i, one in enumerate(trainings)}
+    arrays |= {"first": trainings[-1].first, "second": trainings[-1].second}  # no longer needed of those that are done
+    state = {"steps": [one.step for one in trainings], "histories": [one.history for one in trainings]}
+    problem.checkpoint.save(state, arrays)
+
+
+def _saved(problem: Problem) -> tuple[list[Training], Training | None]:
+    """The trainings of the last checkpoint that are done, and the one that is not."""
+    saved = problem.checkpoint.load()
+    if saved is None:
+        return [], None
+    arrays, trainings = saved.arrays, []
+    for i, (step, history) in enumerate(zip(saved.state["steps"], saved.state["histories"], strict=True)):
+        parameters, zeros = arrays[f"parameters.{i}"], torch.zeros_like(arrays["first"])
+        known = [(kl, expected) for kl, expected in history]
+        trainings.append(Training(parameters, zeros, zeros.clone(), arrays[f"generator.{i}"], step, known))
+    trainings[-1].first, trainings[-1].second = arrays["first"], arrays["second"]
+    return trainings[:-1], trainings[-1]
 
 
 def _scores(trainings: Sequence[Training]) -> tuple[Tensor, Tensor, dict[str, object]]:

@@ -109,7 +109,8 @@ class Checkpoint:
         line, _, arrays = body.partition(b"\n")
         try:
             header = json.loads(line)
-            return header, Saved(decode(header["state"]), load_arrays(arrays))
+            owned = {name: array.clone() for name, array in load_arrays(arrays).items()}
+            return header, Saved(decode(header["state"]), owned)
         except (ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
             raise entries.DamagedError(f"it cannot be understood ({error})") from error
 

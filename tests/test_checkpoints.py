@@ -1,0 +1,174 @@
+"""Checkpoints: a search that was stopped anywhere goes on and ends with exactly the same circuits."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import random_pairs, small_model
+
+from gatewise.circuit import Circuit
+from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.methods import discover
+from gatewise.store import Store, checkpoints, entries
+from gatewise.store.checkpoints import Checkpoint
+
+KEY = "ab" + "0" * 30
+STATE = {"step": 3, "history": [0.1, float("nan")]}
+ARRAYS = {"mask": torch.tensor([True, False]), "x": torch.arange(6.0).reshape(2, 3)[:, :2]}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return Store(tmp_path).checkpoint(KEY)
+
+
+def test_round_trip(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    assert checkpoint.load() is None
+    checkpoint.save({"step": 1}, {})
+    checkpoint.save(STATE, ARRAYS)
+    saved = checkpoint.load()
+    assert saved is not None
+    assert repr(saved.state) == repr(STATE)
+    assert saved.arrays.keys() == ARRAYS.keys()
+    assert all(torch.equal(saved.arrays[name], ARRAYS[name]) for name in ARRAYS)
+    assert [path.name for path in tmp_path.glob("*/*")] == [f"{KEY}.checkpoint"]
+    checkpoint.clear()
+    assert list(tmp_path.glob("*/*")) == []
+
+
+@pytest.mark.parametrize("place", [0, 70, 200, -1])
+def test_damage_is_never_trusted(checkpoint: Checkpoint, tmp_path: Path, place: int) -> None:
+    checkpoint.save(STATE, ARRAYS)
+    assert checkpoint.path is not None
+    content = bytearray(checkpoint.path.read_bytes())
+    content[place] ^= 1
+    checkpoint.path.write_bytes(content)
+    with pytest.warns(GatewiseWarning, match=r"checksum does not hold.*begins anew"):
+        assert checkpoint.load() is None
+    assert [path.name.startswith(f"{KEY}.checkpoint.damaged-") for path in tmp_path.glob("*/*")] == [True]
+
+
+def test_other_versions_are_not_continued(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(STATE, ARRAYS)
+    monkeypatch.setattr(checkpoints, "version", lambda name: "0")
+    with pytest.warns(GatewiseWarning, match=r"gatewise is .*, not 0.*begins anew"):
+        assert Checkpoint(checkpoint.path, KEY).load() is None
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS])
+def test_what_was_saved_survives_a_full_disk(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    checkpoint.save({"step": 1}, {})
+
+    def failing(path: Path, content: bytes) -> None:
+        path.write_bytes(content[: len(content) // 2])
+        raise OSError(problem, os.strerror(problem))
+
+    monkeypatch.setattr(entries, "_write", failing)
+    with pytest.raises(GatewiseError, match=f"checkpoint.*{os.strerror(problem)}.*untouched.*goes on from there"):
+        checkpoint.save({"step": 2}, {})
+    saved = checkpoint.load()
+    assert saved is not None
+    assert saved.state == {"step": 1}
+    assert [path.name for path in tmp_path.glob("*/*")] == [f"{KEY}.checkpoint"]
+
+
+# Searches
+
+
+class StoppedError(Exception):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def stopped_after(saves: int, seen: list[int]) -> Iterator[None]:
+    """Stop a search right after it has saved its state so many times."""
+    real, left = Checkpoint.save, [saves]
+
+    def save(self: Checkpoint, state: Any, arrays: Any) -> None:
+        real(self, state, arrays)
+        seen.append(1)
+        left[0] -= 1
+        if left[0] == 0:
+            raise StoppedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "save", save)
+        yield
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "edge-pruning sizes": {"method": "edge-pruning", "direction": "ns+dn", "edges": [40, 12], "steps": 25},
+    "edge-pruning threshold": {"method": "edge-pruning", "direction": "dn", "threshold": 0.5, "steps": 45},
+    "edge-pruning joint": {
+        "method": "edge-pruning", "direction": "ns+dn", "edges": [10], "steps": 65, "combine": "joint", "batch": 3,
+        "patience": 4, "ramp": 0.5,
+    },
+}  # fmt: skip
+
+
+def found(search: str, **more: Any) -> list[Circuit]:
+    result = discover(small_model("gpt2"), random_pairs(), **SEARCHES[search], **more)
+    return result if isinstance(result, list) else [result]
+
+
+def same(a: list[Circuit], b: list[Circuit]) -> bool:
+    """Masks, scores and notes, bit by bit."""
+    return all(
+        x == y
+        and x.scores is not None
+        and y.scores is not None
+        and torch.equal(x.scores, y.scores)
+        and repr(x.provenance.get("notes")) == repr(y.provenance.get("notes"))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_stopped_at_every_checkpoint_ends_the_same(tmp_path: Path, search: str) -> None:
+    whole, seen = found(search), []
+    with stopped_after(0, seen):
+        assert same(found(search, store=tmp_path / "whole"), whole)
+    saves, seen = len(seen), []
+    assert saves >= 2
+    for at in range(1, saves + 1):  # stopped once
+        with stopped_after(at, seen), pytest.raises(StoppedError):
+            found(search, store=tmp_path / str(at))
+        assert same(found(search, store=tmp_path / str(at)), whole), f"stopped at checkpoint {at}"
+    for _ in range(saves):  # stopped at each in turn, by the search that goes on from the one before
+        with stopped_after(1, seen), pytest.raises(StoppedError):
+            found(search, store=tmp_path / "all")
+    seen = []
+    with stopped_after(0, seen):
+        assert same(found(search, store=tmp_path / "all"), whole)
+    assert seen == []  # nothing was left to do but to end
+    assert {path.suffix for path in tmp_path.glob("*/*/*")} == {""}, "checkpoints and temporary files are gone"
+
+
+def test_a_full_disk_stops_a_search_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = found("edge-pruning threshold")
+    real, written = entries._write, []
+
+    def full(path: Path, content: bytes) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(path)
+        real(path, content)
+
+    monkeypatch.setattr(entries, "_write", full)
+    with pytest.raises(GatewiseError, match=r"checkpoint.*No space left"):
+        found("edge-pruning threshold", store=tmp_path)
+    monkeypatch.undo()
+    assert len(list(tmp_path.glob("*/*.checkpoint"))) == 1
+    seen: list[int] = []
+    with stopped_after(0, seen):
+        assert same(found("edge-pruning threshold", store=tmp_path), whole)
+    assert len(seen) == 1  # of two: the first was not lost
