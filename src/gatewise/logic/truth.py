@@ -9,13 +9,18 @@ or more only in the first. The label comes from the *interplay* of the two edges
 
 which is 1 for an AND, 0 for an ADDER and -1 for an OR. KL never decides: it is quadratic near the reference, so a
 perfect adder keeps 75 % of its KL effect with one edge and would look like an OR.
+
+What it costs: pairs of a port share the rows that keep none or one of its edges, so n edges take 2 (1 + n + n (n-1)/2)
+rows. At the receiver only its own node is computed; margin and KL need everything that follows, some 20 times as much
+in SmolLM2-135M. Labels need the receiver only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -28,6 +33,7 @@ from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import DEAD, Plan, State, all_liveness
 from gatewise.engine.margins import margin_of
 from gatewise.engine.runs import both_runs, check_pairs
+from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
@@ -35,7 +41,8 @@ from gatewise.tasks.pairs import Pairs
 
 Context = Literal["kept", "removed"]
 TestedLabel = Literal["AND", "OR", "ADDER", "XOR-like", "inhibiting", "none"]
-MEASURES = ("receiver", "margin", "kl")
+Measure = Literal["receiver", "margin", "kl"]
+MEASURES: tuple[Measure, ...] = ("receiver", "margin", "kl")
 _ROW_BYTES = 1 << 28
 _RESAMPLES = 200
 _CONFIDENCE = 0.95
@@ -49,11 +56,11 @@ class TruthTable:
     receiver: str
     edges: tuple[str, str]
     context: Context
-    effects: Tensor  # [measure, which (i, j, both), example]
+    effects: Tensor  # [measure, which (i, j, both), example], of the measures that were asked for
     interplay: float  # t at the receiver
     interval: tuple[float, float]  # of t, over examples
     label: TestedLabel  # at the receiver
-    margin_label: TestedLabel  # on the margin
+    margin_label: TestedLabel | None  # on the margin, if that was measured
 
     @property
     def size(self) -> float:
@@ -80,13 +87,18 @@ def truth_tables(
     circuit: Circuit,
     *,
     of: Circuit | None = None,
+    measures: Sequence[Measure] = MEASURES,
     smallest: float = 0.01,
     memory: int | str | None = None,
 ) -> list[TruthTable]:
     """Test all pairs of edges of `of` (default: of the circuit) that go into one port, within the circuit.
 
+    measures: `receiver` alone is enough for labels, and far cheaper; `receiver` and `margin`; or all three.
     smallest: effects at the receiver below this share of its clean - corrupted difference count as none.
     """
+    wanted = tuple(measures)
+    if not wanted or wanted != MEASURES[: len(wanted)]:
+        raise GatewiseError(f"measures are the first one, two or all of {', '.join(MEASURES)}; got {measures!r}.")
     check_circuits(model, [circuit, *([] if of is None else [of])])
     check_pairs(model, pairs)
     graph = model.graph
@@ -97,19 +109,16 @@ def truth_tables(
     found: dict[int, list[Tensor]] = defaultdict(list)  # port -> [measure, row, example] of each batch
     with progress_bar("truth tables", len(ports) * len(parts)) as bar:
         for _, part in parts:
-            runs = both_runs(model, part)
-            state = State(model, runs.intervention(model, "ns"), runs.clean.outputs.clone(), kept)
-            target = runs.clean.outputs - runs.corrupted.outputs
-            distance = Divergence(model, runs.clean.logits)
+            bench = _bench(model, part, kept, wanted)
             for port, senders in ports.items():
                 node = graph.port_sender[port]
                 if node < 0 or live[node] != DEAD:
-                    plan = None if node < 0 else state.plan(node, live)
-                    found[port].append(_measure(state, part, distance, target, plan, port, senders))
+                    plan = None if node < 0 else bench.state.plan(node, live)
+                    found[port].append(_measure(bench, plan, port, senders))
                 bar.advance()
     tables: list[TruthTable] = []
     for port, measured in found.items():
-        tables += _tables(graph, port, ports[port], torch.cat(measured, dim=-1), smallest)
+        tables += _tables(graph, port, ports[port][0], torch.cat(measured, dim=-1), smallest)
     return tables
 
 
@@ -162,70 +171,92 @@ def _pair_rows(tested: int, pair: int, i: int, j: int, context: Context) -> tupl
     return block, block + 1 + i, block + 1 + j, block + 1 + tested + pair
 
 
-def _measure(
-    state: State,
-    pairs: Pairs,
-    distance: Divergence,
-    target: Tensor,
-    plan: Plan | None,
-    port: int,
-    senders: tuple[list[int], list[int]],
-) -> Tensor:
-    """All measures of all rows on one batch. [measure, row, example]"""
-    model, order = state.model, [*senders[0], *senders[1]]
+@dataclass(frozen=True, eq=False)
+class _Bench:
+    """What one batch is measured with."""
+
+    state: State
+    target: Tensor  # [sender, example, window, d], clean - corrupted
+    margin: Callable[[Tensor], Tensor]
+    distance: Divergence | None  # None: no KL is asked for
+    measures: tuple[Measure, ...]
+
+
+def _bench(model: Model, pairs: Pairs, kept: Tensor, measures: tuple[Measure, ...]) -> _Bench:
+    runs = both_runs(model, pairs)
+    state = State(model, runs.intervention(model, "ns"), runs.clean.outputs.clone(), kept)
+    distance = Divergence(model, runs.clean.logits) if "kl" in measures else None
+    return _Bench(state, runs.clean.outputs - runs.corrupted.outputs, margin_of(model, pairs), distance, measures)
+
+
+def _measure(bench: _Bench, plan: Plan | None, port: int, senders: tuple[list[int], list[int]]) -> Tensor:
+    """The measures of all rows on one batch. [measure, row, example]"""
+    state = bench.state
+    if plan is not None and bench.measures == ("receiver",):
+        plan = _to_the_receiver(plan)
     keep = _keep_rows(len(senders[0]), len(senders[1])).to(state.outputs)
-    carried = state.carried(order, state.positions_read(plan, port))
+    carried = state.carried([*senders[0], *senders[1]], state.positions_read(plan, port))
     columns = 4 if plan is None else 4 * (len(plan.changed) + (len(plan.wide_changed) + 2) * state.on.layout.window)
-    size = max(1, _ROW_BYTES // (columns * len(pairs) * model.d_model * state.outputs.element_size()))
-    margins = margin_of(model, pairs)
+    size = max(1, _ROW_BYTES // (columns * state.last.numel() * state.last.element_size()))
     found = []
     for rows in keep.split(size):
-        change = -torch.tensordot(1 - rows, carried, dims=1)
-        proposal = state.propose(plan, port, change)
-        margin = margins(proposal.residual)
-        at_receiver = margin if plan is None else _projection(state, plan, proposal.last, proposal.wide, target)
-        kl, _ = distance.estimate(proposal.residual, _KL_ERROR)
-        found.append(torch.stack([at_receiver, margin, kl]).cpu())
+        proposal = state.propose(plan, port, -torch.tensordot(1 - rows, carried, dims=1))
+        values = [bench.margin(proposal.residual)] if plan is None or "margin" in bench.measures else []
+        if plan is not None:
+            values.insert(0, _projection(state, plan, proposal.last, proposal.wide, bench.target))
+        elif "margin" in bench.measures:
+            values *= 2  # what the logits put out is the margin
+        if bench.distance is not None:
+            values.append(bench.distance.estimate(proposal.residual, _KL_ERROR)[0])
+        found.append(torch.stack(values).cpu())
     return torch.cat(found, dim=1)
+
+
+def _to_the_receiver(plan: Plan) -> Plan:
+    """The plan without anything that follows its node."""
+    return replace(
+        plan, steps=[], changed=[plan.node], wide_changed=plan.wide_changed[:1], into_logits=plan.into_logits[:1]
+    )
 
 
 def _projection(state: State, plan: Plan, last: Tensor, wide: Tensor, target: Tensor) -> Tensor:
     """The receiver's output along clean - corrupted: 0 is corrupted, 1 is clean. [row, example]"""
     positions = state.on.layout.window if plan.wide else 1
     change = wide[0] if plan.wide else last[0]
-    direction = target[plan.node][:, -positions:].double()
-    now = state.carried([plan.node], positions)[0].double() + change.double()
-    length = direction.square().sum(dim=(-1, -2)).clamp(min=1e-300)
-    return (now * direction).sum(dim=(-1, -2)) / length
+    direction = target[plan.node][:, -positions:]
+    now = state.carried([plan.node], positions)[0]
+    along = [(x * direction).sum(dim=(-1, -2), dtype=torch.float64) for x in (now, change, direction)]
+    return (along[0] + along[1]) / along[2].clamp(min=1e-300)
 
 
-def _tables(
-    graph: Graph, port: int, senders: tuple[list[int], list[int]], measured: Tensor, smallest: float
-) -> list[TruthTable]:
-    tested, receiver = senders[0], graph.ports[port]
-    firsts, seconds = torch.triu_indices(len(tested), len(tested), 1).tolist()
+def _tables(graph: Graph, port: int, tested: list[int], measured: Tensor, smallest: float) -> list[TruthTable]:
+    """The tables of one port, in both contexts. measured: [measure, row, example]"""
+    receiver, count = graph.ports[port], len(tested)
+    pairs = list(itertools.combinations(range(count), 2))
     contexts: tuple[Context, ...] = ("kept", "removed")
-    whole = float(measured[1].mean(dim=-1).abs().max()) if port == len(graph.ports) - 1 else 1.0
+    which = [(pair, i, j, context) for pair, (i, j) in enumerate(pairs) for context in contexts]
+    rows = torch.tensor([_pair_rows(count, *one) for one in which])  # [table, (none, i, j, both)]
+    values = measured[:, rows]
+    effects = values[:, :, 1:] - values[:, :, :1]  # [measure, table, which, example]
+    effects[2:] *= -1  # KL falls where an edge helps; an effect is what keeping it gains
+    means = effects.mean(dim=-1)
+    intervals = _intervals(effects[0])
+    wholes = measured.mean(dim=-1).abs().amax(dim=-1).tolist()
+    whole = wholes[0] if port == len(graph.ports) - 1 else 1.0  # a projection is a share already
     tables = []
-    for pair, (i, j) in enumerate(zip(firsts, seconds, strict=True)):
-        edges = tuple(f"{graph.senders[tested[k]]}->{receiver}" for k in (i, j))
-        for context in contexts:
-            none, *kept = _pair_rows(len(tested), pair, i, j, context)
-            effects = measured[:, kept] - measured[:, none : none + 1]
-            effects[2] *= -1  # KL falls where an edge helps; an effect is what keeping it gains
-            largest = float(measured[1].mean(dim=-1).abs().max())
-            tables.append(
-                TruthTable(
-                    receiver,
-                    edges,  # type: ignore[arg-type]
-                    context,
-                    effects,
-                    _interplay(effects[0].mean(dim=-1)),
-                    _interval(effects[0]),
-                    _label(effects[0].mean(dim=-1), smallest * whole),
-                    _label(effects[1].mean(dim=-1), smallest * largest),
-                )
+    for row, (_, i, j, context) in enumerate(which):
+        tables.append(
+            TruthTable(
+                receiver,
+                (f"{graph.senders[tested[i]]}->{receiver}", f"{graph.senders[tested[j]]}->{receiver}"),
+                context,
+                effects[:, row],
+                _interplay(means[0, row]),
+                intervals[row],
+                _label(means[0, row], smallest * whole),
+                _label(means[1, row], smallest * wholes[1]) if len(means) > 1 else None,
             )
+        )
     return tables
 
 
@@ -235,16 +266,18 @@ def _interplay(effects: Tensor) -> float:
     return (both - i - j) / largest if largest > 0 else 0.0
 
 
-def _interval(effects: Tensor) -> tuple[float, float]:
-    """Bootstrap interval of t over examples. effects: [which, example]"""
-    count = effects.shape[1]
+def _intervals(effects: Tensor) -> list[tuple[float, float]]:
+    """Bootstrap intervals of t over examples. effects: [table, which, example]"""
+    count = effects.shape[-1]
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(0, count, (_RESAMPLES, count), generator=generator)
-    means = effects[:, drawn].mean(dim=-1)  # [which, resample]
-    largest = means.abs().amax(dim=0).clamp(min=1e-300)
-    values = ((means[2] - means[0] - means[1]) / largest).sort().values
+    share = torch.zeros(count, _RESAMPLES, dtype=effects.dtype)
+    share.scatter_add_(0, drawn.T, torch.full((count, _RESAMPLES), 1 / count, dtype=effects.dtype))
+    means = effects @ share  # [table, which, resample]
+    largest = means.abs().amax(dim=1).clamp(min=1e-300)
+    values = ((means[:, 2] - means[:, 0] - means[:, 1]) / largest).sort(dim=-1).values
     cut = int(_RESAMPLES * (1 - _CONFIDENCE) / 2)
-    return float(values[cut]), float(values[-1 - cut])
+    return list(zip(values[:, cut].tolist(), values[:, -1 - cut].tolist(), strict=True))
 
 
 def _region(t: float) -> TestedLabel:
