@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from gatewise.cli import main as cli
-from gatewise.logic import Gates
+from gatewise.logic import Gates, ablate_gates, find_gates, misalignment
+from gatewise.models import load_model
+from gatewise.models.planted import planted_pairs
+from gatewise.tasks import task
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -43,6 +46,50 @@ def test_gates_of_tiny_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert sum(found["by_type"].values()) == found["edges"]["sound"]
     assert found["agreement"]["edges"] + found["agreement"]["only_split"] == found["edges"]["sound"]
     assert set(found["tested_labels"]) <= {edge for gate in found["gates"] for edge in gate["edges"]}
+
+
+def test_misalignment_and_ablation_of_tiny(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ("tiny", "--edges", 60, "--examples", 2, "--no-joint", "--misalignment", "--ablate", "--repeats", 3)
+    options += ("--out", tmp_path / "gates.json")
+    assert run(monkeypatch, "gates", *options, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    model = load_model("tiny")
+    pairs = task("ioi", model, examples=2).train
+    gates = Gates.load(tmp_path / "gates.json")
+    for context in ("alone", "sound"):
+        score = found["misalignment"][context]["AND"]
+        expected = misalignment(model, pairs, gates, context=context)
+        assert score["mean"] == pytest.approx(expected.scores["AND"].mean, abs=1e-6)
+        assert score["edges"] == found["by_type"]["AND"]
+    changes = ablate_gates(model, pairs, gates, repeats=3)
+    assert found["ablation"]["ADDER"]["two"] == pytest.approx(changes["ADDER"].quartiles(2), abs=1e-6)
+
+
+def test_misalignment_and_ablation_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("planted:adder", "--threshold", 0.01, "--misalignment", "--ablate", "--repeats", 2)
+    assert run(monkeypatch, "gates", *options) == 0
+    shown = capsys.readouterr().out
+    model, pairs = load_model("planted:adder"), planted_pairs()
+    changes = ablate_gates(model, pairs, find_gates(model, pairs, threshold=0.01), repeats=2)
+    for removed in (1, 2):
+        assert f"{changes['ADDER'].quartiles(removed)[2]:+.2g} (" in shown
+    assert "no receiver has two AND edges" in " ".join(shown.split())
+
+
+def test_measures_of_a_type_without_gates_are_null(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("planted:and", "--threshold", 0.01, "--misalignment", "--ablate", "--repeats", 2)
+    assert run(monkeypatch, "gates", *options, "--json") == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["misalignment"]["sound"]["OR"]["mean"] is None
+    assert "no receiver" in found["misalignment"]["sound"]["OR"]["reason"]
+    assert found["ablation"]["OR"] == {"gates": 0, "single": 0, "one": None, "two": None, "kept": None}
+    assert found["ablation"]["AND"]["one"] == pytest.approx(found["ablation"]["AND"]["two"])
 
 
 def test_gates_refuses_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,9 @@
-"""`gatewise gates`: find AND, OR and ADDER gates, and test their labels by intervention if asked."""
+"""`gatewise gates`: find AND, OR and ADDER gates, and if asked, test their labels and measure them."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -24,8 +25,11 @@ from gatewise.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from gatewise.logic.ablation import Ablations
+    from gatewise.logic.alignment import Misalignment
     from gatewise.logic.find import Agreement
     from gatewise.logic.gates import Gates, Grouping, Rule
+    from gatewise.logic.truth import TestedLabel
     from gatewise.models.model import Model
     from gatewise.tasks.pairs import Pairs
 
@@ -43,6 +47,13 @@ def gates_command(
     test: Annotated[
         bool, typer.Option("--test", help="Test the labels by truth tables of all pairs of edges.")
     ] = False,
+    score: Annotated[
+        bool, typer.Option("--misalignment", help="The paper's misalignment scores, in both contexts.")
+    ] = False,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="How KL changes by removing one and two edges of each gate from the model.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(help="For --ablate: pairs of edges drawn from each gate.")] = 30,
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
@@ -53,8 +64,7 @@ def gates_command(
 ) -> None:
     """Find a circuit by noising and one by denoising, and split them into AND, OR and ADDER gates."""
     parameters = parse_parameters(method, settings or [])
-    from gatewise.logic.find import find_gates, label_agreement
-    from gatewise.logic.truth import labels_by_test, truth_tables
+    from gatewise.logic.find import find_gates
 
     loaded, pairs = _problem(model, task, examples, seed)
     with warnings_as_lines():
@@ -75,12 +85,56 @@ def gates_command(
         )
     if out is not None:
         gates.save(out)
-    tested = labels_by_test(truth_tables(loaded, pairs, gates.sound, memory=memory)) if test else None
-    agreement = None if tested is None else label_agreement(gates, tested)
+    measures = _Measures()
+    if test:
+        measures.test(loaded, pairs, gates, memory)
+    if score:
+        measures.score(loaded, pairs, gates, memory, seed)
+    if ablate:
+        measures.ablate(loaded, pairs, gates, memory, seed, repeats)
     if as_json:
-        print(json.dumps(_content(gates, tested, agreement), indent=2))
+        print(json.dumps(_content(gates) | measures.to_json(), indent=2))
     else:
-        _show(gates, agreement, out)
+        _show(gates, measures, out)
+
+
+@dataclass(eq=False)
+class _Measures:
+    """What was asked about the gates."""
+
+    tested: dict[str, TestedLabel] | None = None
+    agreement: Agreement | None = None
+    misalignment: list[Misalignment] = field(default_factory=list)  # in each context
+    ablations: Ablations | None = None
+
+    def test(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None) -> None:
+        from gatewise.logic.find import label_agreement
+        from gatewise.logic.truth import labels_by_test, truth_tables
+
+        self.tested = labels_by_test(truth_tables(model, pairs, gates.sound, measures=("receiver",), memory=memory))
+        self.agreement = label_agreement(gates, self.tested)
+
+    def score(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None, seed: int) -> None:
+        from gatewise.logic.alignment import CONTEXTS, Sampling, misalignment
+
+        for context in CONTEXTS:
+            found = misalignment(model, pairs, gates, context=context, sampling=Sampling(seed=seed), memory=memory)
+            self.misalignment.append(found)
+
+    def ablate(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None, seed: int, repeats: int) -> None:
+        from gatewise.logic.ablation import ablate_gates
+
+        self.ablations = ablate_gates(model, pairs, gates, repeats=repeats, seed=seed, memory=memory)
+
+    def to_json(self) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        if self.agreement is not None:
+            content |= {"agreement": self.agreement.to_json(), "tested_labels": self.tested}
+        if self.misalignment:
+            content["misalignment"] = {one.context: one.to_json() for one in self.misalignment}
+        if self.ablations is not None:
+            content["ablation"] = self.ablations.to_json()
+        return content
 
 
 def _problem(name: str, task: str, examples: int, seed: int) -> tuple[Model, Pairs]:
@@ -94,10 +148,10 @@ def _problem(name: str, task: str, examples: int, seed: int) -> tuple[Model, Pai
     return model, make_task(task, model, examples=examples, seed=seed).train
 
 
-def _content(gates: Gates, tested: dict[str, Any] | None, agreement: Agreement | None) -> dict[str, Any]:
+def _content(gates: Gates) -> dict[str, Any]:
     record = gates.ns.provenance
     span = gates.layer_span()
-    content: dict[str, Any] = {
+    return {
         **{key: record[key] for key in ("method", "parameters", "model", "task", "examples", "seed")},
         "rule": gates.rule,
         "by": gates.grouping,
@@ -109,12 +163,9 @@ def _content(gates: Gates, tested: dict[str, Any] | None, agreement: Agreement |
         "joint_outside": gates.outside(),
         "gates": [{"receiver": gate.receiver, "type": gate.type, "edges": list(gate.edges)} for gate in gates],
     }
-    if agreement is not None:
-        content |= {"agreement": agreement.to_json(), "tested_labels": tested}
-    return content
 
 
-def _show(gates: Gates, agreement: Agreement | None, out: Path | None) -> None:
+def _show(gates: Gates, measures: _Measures, out: Path | None) -> None:
     console = Console()
     console.print(repr(gates), markup=False, highlight=False)
     shares, spans = gates.proportions(), gates.layer_span()
@@ -127,8 +178,12 @@ def _show(gates: Gates, agreement: Agreement | None, out: Path | None) -> None:
     outside = gates.outside()
     if outside is not None:
         console.print(f"{outside:.0%} of the Ns+Dn circuit's edges are in neither circuit.", highlight=False)
-    if agreement is not None:
-        _show_agreement(console, agreement)
+    if measures.agreement is not None:
+        _show_agreement(console, measures.agreement)
+    if measures.misalignment:
+        console.print(_misalignment_table(measures.misalignment))
+    if measures.ablations is not None:
+        console.print(_ablation_table(measures.ablations))
     if out is not None:
         console.print(f"written to {out}", highlight=False, markup=False)
 
@@ -145,6 +200,25 @@ def _show_agreement(console: Console, agreement: Agreement) -> None:
         f"{agreement.only_split:,} have no partner to be tested with.",
         highlight=False,
     )
+
+
+def _misalignment_table(found: list[Misalignment]) -> Table:
+    """Mean and deviation over samples; `alone` runs each type by itself, `sound` within the sound circuit."""
+    table = Table("misalignment", "type", "score", "edges", "connected", "", box=box.SIMPLE_HEAD)
+    for one in found:
+        for kind, score in one.scores.items():
+            shown = f"{score.mean:.4f} ± {score.std:.4f}" if score.reason is None else "-"
+            table.add_row(one.context, kind, shown, str(score.edges), str(score.connected), score.reason or "")
+    return table
+
+
+def _ablation_table(found: Ablations) -> Table:
+    """Median and quartiles of the change of KL over gates and draws."""
+    table = Table("change of KL", "gates", "one edge removed", "two edges removed", box=box.SIMPLE_HEAD)
+    for kind, one in found.by_type.items():
+        boxes = [f"{q[2]:+.2g} ({q[1]:+.2g} to {q[3]:+.2g})" if one.gates else "-" for q in map(one.quartiles, (1, 2))]
+        table.add_row(kind, str(one.gates), *boxes)
+    return table
 
 
 _LABELS = ("AND", "OR", "ADDER", "XOR-like", "inhibiting", "none")

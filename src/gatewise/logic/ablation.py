@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,11 @@ class TypeAblation:
             return (math.nan,) * 5
         return tuple(values.quantile(torch.linspace(0, 1, 5, dtype=values.dtype)).tolist())
 
+    def to_json(self) -> dict[str, Any]:
+        """Boxes of both distributions and the row of the appendix table; None where there is no such gate."""
+        boxes = {name: list(self.quartiles(n)) if self.gates else None for n, name in ((1, "one"), (2, "two"))}
+        return {"gates": self.gates, "single": self.single, **boxes, "kept": asdict(self.kept) if self.gates else None}
+
     @property
     def kept(self) -> KeptEffects:
         """The row of the paper's appendix table."""
@@ -72,6 +78,10 @@ class Ablations:
 
     def __getitem__(self, kind: GateType) -> TypeAblation:
         return self.by_type[kind]
+
+    def to_json(self) -> dict[str, Any]:
+        by_type: dict[str, Any] = {kind: found.to_json() for kind, found in self.by_type.items()}
+        return {**by_type, "repeats": self.repeats, "seed": self.seed}
 
     def __str__(self) -> str:
         """The figure's boxes (median and quartiles), then the appendix table."""

@@ -23,8 +23,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ from gatewise.tasks.pairs import Pairs
 MisalignedType = Literal["AND", "OR"]
 MISALIGNED_TYPES: tuple[MisalignedType, ...] = ("AND", "OR")
 Context = Literal["alone", "sound"]
+CONTEXTS: tuple[Context, ...] = ("alone", "sound")
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,12 @@ class MisalignmentScore:
     connected: int  # edges of the type on a path from a source to the logits in C
     reason: str | None = None  # why there is no score
 
+    def to_json(self) -> dict[str, Any]:
+        """What has no value is None."""
+        return {key: None if value != value else value for key, value in asdict(self).items() if key != "terms"} | {
+            "terms": [None if term != term else term for term in self.terms]
+        }
+
     def __str__(self) -> str:
         shown = f"{self.mean:.4g}±{self.std:.1g}" if self.reason is None else f"none, {self.reason}"
         return f"{self.type} {shown} ({self.edges} edges, {self.connected} connected)"
@@ -109,6 +116,10 @@ class Misalignment:
         """Standard error of the total, over samples."""
         return math.sqrt(sum(s.std**2 / s.samples if s.samples else math.nan for s in self.scores.values()))
 
+    def to_json(self) -> dict[str, Any]:
+        scores: dict[str, Any] = {kind: score.to_json() for kind, score in self.scores.items()}
+        return {**scores, "direction": self.direction, "offset": self.offset, "sampling": asdict(self.sampling)}
+
     def __str__(self) -> str:
         return f"misalignment ({self.context}): " + "; ".join(str(self.scores[kind]) for kind in MISALIGNED_TYPES)
 
@@ -125,7 +136,7 @@ def misalignment(
     memory: int | str | None = None,
 ) -> Misalignment:
     """Misalignment scores of AND and OR. See the module for the formulas, and `Sampling` for what is drawn."""
-    if context not in ("alone", "sound"):
+    if context not in CONTEXTS:
         raise GatewiseError(f"context is 'alone' (the gate circuit by itself) or 'sound', got {context!r}.")
     check_choice(direction, "interchange")
     check_circuits(model, [gates.sound])
