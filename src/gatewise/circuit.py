@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,11 @@ class Circuit:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.edges)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of which edges these are, for keys; scores and provenance do not count."""
+        return hashlib.sha256(self.mask.cpu().numpy().tobytes()).hexdigest()[:16]
 
     @property
     def sparsity(self) -> float:

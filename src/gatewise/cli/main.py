@@ -16,6 +16,7 @@ from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import demo_command, evaluate_command
 from gatewise.cli.gates import gates_command
 from gatewise.cli.models import models_app
+from gatewise.cli.reproduce import reproduce_command
 from gatewise.cli.runs import runs_app
 from gatewise.cli.tasks import tasks_app
 from gatewise.cli.toy import toy_command
@@ -44,6 +45,7 @@ app.command("discover")(discover_command)
 app.command("evaluate")(evaluate_command)
 app.command("gates")(gates_command)
 app.command("methods")(methods_command)
+app.command("reproduce")(reproduce_command)
 app.command("toy")(toy_command)
 app.command("truth")(truth_command)
 app.add_typer(models_app, name="models")

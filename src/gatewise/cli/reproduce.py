@@ -1,0 +1,106 @@
+"""`gatewise reproduce`: the paper's tables and figures, on a model of your size."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gatewise.cli.discover import parse_parameters, warnings_as_lines
+from gatewise.cli.options import JsonOption
+from gatewise.errors import GatewiseError
+
+
+def reproduce_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all. None: list them.")] = None,
+    preset: Annotated[str, typer.Option(help="quick (tiny), laptop (smollm2-135m) or paper (gpt2).")] = "quick",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [reproduction/PRESET].")] = None,
+    workers: Annotated[int | None, typer.Option(help="Searches at a time [one per core].")] = None,
+    model: Annotated[str | None, typer.Option(help="Another model: a name, a Hugging Face id or a folder.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Other numbers of edges, such as 50,100.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Another number of seeds, for everything.")] = None,
+    pairs: Annotated[int | None, typer.Option(help="Another number of pairs to search on.")] = None,
+    held_out: Annotated[int | None, typer.Option(help="Another number of pairs to measure on.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Another number of removals for each receiver.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Only these tasks, such as ioi,gt.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods, such as eap,acdc.")] = None,
+    unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of the stand-in.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="METHOD.key=value of a method.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the paper's tables and figures, each with a verdict. An interrupted run goes on where it stopped."""
+    from gatewise.reproduce.experiments import EXPERIMENTS
+    from gatewise.reproduce.presets import PRESETS
+    from gatewise.reproduce.runner import reproduce
+
+    if not names:
+        for experiment in EXPERIMENTS.values():
+            print(f"{experiment.name:22} {experiment.title} ({', '.join(experiment.labels)})")
+        return
+    if preset not in PRESETS:
+        raise GatewiseError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
+    chosen = PRESETS[preset]
+    changes: dict[str, Any] = {
+        "model": model,
+        "tasks": _names(tasks),
+        "methods": _names(methods),
+        "sizes": None if sizes is None else _numbers(sizes),
+        "seeds": seeds,
+        "stability_seeds": seeds,
+        "pairs": pairs,
+        "held_out": held_out,
+        "repeats": repeats,
+        "unlearning_file": unlearn,
+        "parameters": _parameters(chosen.parameters, settings or []),
+    }
+    chosen = chosen.changed(**{key: value for key, value in changes.items() if value is not None})
+    with warnings_as_lines():
+        summary = reproduce(
+            names,
+            chosen,
+            out=out or Path("reproduction") / preset,
+            workers=workers,
+            command=shlex.join(["gatewise", *sys.argv[1:]]),
+        )
+    if as_json:
+        print(json.dumps(json.loads(summary.with_name("results.json").read_text()), indent=2))
+    else:
+        print(_verdicts(summary.with_name("results.json")))
+        print(f"\n{summary}\n{summary.with_suffix('.html')}")
+
+
+def _verdicts(results: Path) -> str:
+    content = json.loads(results.read_text())
+    return "\n".join(
+        f"{name}: {verdict['judgement']}: {verdict['claim']}"
+        for name, outcome in content["experiments"].items()
+        for verdict in outcome["verdicts"]
+    )
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError as error:
+        raise GatewiseError(f"--sizes {text}: expected numbers of edges such as 50,100,200.") from error
+
+
+def _parameters(base: Any, settings: list[str]) -> dict[str, dict[str, Any]] | None:
+    """The preset's parameters of the methods, with `METHOD.key=value` over them."""
+    if not settings:
+        return None
+    found = {method: dict(values) for method, values in base.items()}
+    for text in settings:
+        method, dot, rest = text.partition(".")
+        if not dot:
+            raise GatewiseError(f"--set {text!r}: write METHOD.key=value, such as edge-pruning.steps=100.")
+        found.setdefault(method, {}).update(parse_parameters(method, [rest]))
+    return found

@@ -1,0 +1,74 @@
+"""One visual language for all figures: colours, markers and sizes, and the saving of files.
+
+Colours are from Okabe and Ito's palette, which people with any common colour vision can tell apart; directions and
+methods also differ by marker and line style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gatewise.errors import GatewiseError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DIRECTION_COLOURS = {"ns": "#0072B2", "dn": "#D55E00", "ns+dn": "#009E73"}
+METHOD_COLOURS = {"acdc": "#CC79A7", "eap": "#E69F00", "edge-pruning": "#56B4E9"}
+GATE_COLOURS = {"AND": "#0072B2", "OR": "#009E73", "ADDER": "#D55E00"}  # blue, green, red as in the paper
+BASELINE_COLOUR = "#777777"
+MARKERS = {"ns": "o", "dn": "s", "ns+dn": "^", "acdc": "o", "eap": "s", "edge-pruning": "^"}
+LINES = {"ns": "--", "dn": ":", "ns+dn": "-"}
+_LOOK: dict[Any, Any] = {
+    "figure.dpi": 110,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "gatewise",  # the same file for the same numbers
+    "svg.fonttype": "none",
+}
+
+
+def panels(rows: int, columns: int, *, width: float = 3.2, height: float = 2.6, **more: Any) -> tuple[Figure, Any]:
+    """A figure with a grid of axes, [rows][columns], always two-dimensional."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **more)
+
+
+def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:
+    """A logarithmic axis of numbers of edges, with a tick for each size."""
+    axes.set_xscale("log")
+    axes.set_xticks(list(sizes), [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("edges")
+
+
+def draw(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
+    """Draw a figure to NAME.svg and NAME.png."""
+    require_matplotlib()
+    import matplotlib as mpl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(_LOOK):
+        figure = make()
+        paths = [folder / f"{name}.svg", folder / f"{name}.png"]
+        figure.savefig(paths[0], metadata={"Date": None})
+        figure.savefig(paths[1], dpi=150, metadata={"Software": None})
+    return paths
+
+
+def require_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise GatewiseError("figures need matplotlib: pip install 'gatewise[figures]'.") from error
