@@ -120,9 +120,9 @@ def score_edges(
     chosen, config = _method(method, parameters)
     problem = Problem(model, pairs, direction, (model.graph.n_edges,), None, seed, memory)
     _check(problem, chosen)
-    started = time.time()
+    clock = _Clock()
     finding = chosen.search(problem, config)[0]
-    return Scores(model.graph, finding.scores, provenance(problem, chosen, config, seconds=time.time() - started))
+    return Scores(model.graph, finding.scores, provenance(problem, chosen, config, clock.times()))
 
 
 def _method(name: str, parameters: Mapping[str, Any]) -> tuple[Method, Any]:
@@ -159,9 +159,9 @@ def _check(problem: Problem, method: Method) -> None:
 
 
 def _search(problem: Problem, method: Method, config: Any) -> list[Circuit]:
-    started = time.time()
+    clock = _Clock()
     findings = method.search(problem, config)
-    record = provenance(problem, method, config, seconds=time.time() - started)
+    record = provenance(problem, method, config, clock.times())
     return [_circuit(problem, finding, record) for finding in findings]
 
 
@@ -188,7 +188,23 @@ def _circuit(problem: Problem, finding: Finding, record: Mapping[str, Any]) -> C
     return Circuit(problem.model.graph, finding.mask, finding.scores.cpu(), {**record, **notes})
 
 
-def provenance(problem: Problem, method: Method, config: Any, *, seconds: float) -> dict[str, Any]:
+class _Clock:
+    """What a search takes, from now on."""
+
+    def __init__(self) -> None:
+        self._wall, self._processor = time.time(), time.process_time()
+
+    def times(self) -> dict[str, Any]:
+        return {
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "seconds": round(time.time() - self._wall, 3),
+            "processor_seconds": round(
+                time.process_time() - self._processor, 3
+            ),  # on all threads; not an accelerator's
+        }
+
+
+def provenance(problem: Problem, method: Method, config: Any, times: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that determines a result, and what it took."""
     model, pairs = problem.model, problem.pairs
     return {
@@ -211,5 +227,5 @@ def provenance(problem: Problem, method: Method, config: Any, *, seconds: float)
             "transformers": version("transformers"),
             "python": platform.python_version(),
         },
-        "time": {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": round(seconds, 3)},
+        "time": dict(times),
     }

@@ -93,9 +93,9 @@ class Lab:
             self.circuits(cell.task, cell.method, cell.direction, cell.seed)
 
     def seconds(self, cell: Cell) -> float:
-        """What the search of a cell took when it was done."""
+        """Processor seconds that the search of a cell took when it was done; the load of the machine matters little."""
         circuits = self.circuits(cell.task, cell.method, cell.direction, cell.seed)
-        return float(next(iter(circuits.values())).provenance["time"]["seconds"])
+        return float(next(iter(circuits.values())).provenance["time"]["processor_seconds"])
 
     def _task(self, name: str) -> Task:
         if name not in self._tasks:
