@@ -17,7 +17,9 @@ from gatewise.cli.evaluate import demo_command, evaluate_command
 from gatewise.cli.gates import gates_command
 from gatewise.cli.models import models_app
 from gatewise.cli.reproduce import reproduce_command
+from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
+from gatewise.cli.sweep import sweep_command
 from gatewise.cli.tasks import tasks_app
 from gatewise.cli.toy import toy_command
 from gatewise.cli.truth import truth_command
@@ -45,7 +47,9 @@ app.command("discover")(discover_command)
 app.command("evaluate")(evaluate_command)
 app.command("gates")(gates_command)
 app.command("methods")(methods_command)
+app.command("run")(run_command)
 app.command("reproduce")(reproduce_command)
+app.command("sweep")(sweep_command)
 app.command("toy")(toy_command)
 app.command("truth")(truth_command)
 app.add_typer(models_app, name="models")

@@ -1,0 +1,172 @@
+"""`gatewise run`: from a model and a task to circuits, gates, measures and a report, in one command."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from gatewise.cli.discover import parse_parameters, warnings_as_lines
+from gatewise.cli.options import (
+    DEFAULT_MODEL,
+    ExamplesOption,
+    JsonOption,
+    MemoryOption,
+    ModelArgument,
+    SeedOption,
+    TaskOption,
+    load,
+)
+from gatewise.errors import GatewiseError
+
+if TYPE_CHECKING:
+    from gatewise.models.model import Model
+    from gatewise.report.investigate import Investigation
+    from gatewise.report.verdicts import Verdict
+    from gatewise.tasks import Task
+
+_MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
+
+
+def run_command(
+    model: ModelArgument = DEFAULT_MODEL,
+    task: TaskOption = "ioi",
+    method: Annotated[str, typer.Option(help="How to search; `gatewise methods` lists the methods.")] = "eap",
+    edges: Annotated[int, typer.Option(help="Edges of each circuit.")] = 500,
+    sizes: Annotated[str | None, typer.Option(help="Smaller sizes for the slider: 50,100 [halves, for eap].")] = None,
+    all_gates: Annotated[bool, typer.Option("--all", help="Test every gate by truth tables (slow).")] = False,
+    examples: ExamplesOption = 32,
+    random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 2,
+    seed: SeedOption = 0,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for all files [runs/MODEL-TASK-...].")] = None,
+    store: Annotated[Path | None, typer.Option(help="Folder that keeps searches [OUT/store].")] = None,
+    memory: MemoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find a task's circuits and gates in a model, measure and test them, and write a report to explore.
+
+    Writes report.html (open it in a browser), gates.json, tables.json, evaluation.json and the circuits' files, and
+    answers here: how faithful, how complete, which gates, can I trust it, what next.
+    """
+    parameters = parse_parameters(method, settings or [])
+    folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
+    command = ["gatewise", "run", model, "--task", task, "--method", method, "--edges", str(edges)]
+    command += ["--sizes", sizes] if sizes else []
+    command += ["--all"] if all_gates else []
+    command += ["--examples", str(examples), "--random", str(random), "--seed", str(seed)]
+    command += [word for setting in settings or [] for word in ("--set", setting)]
+    command += ["--memory", memory] if memory else []
+    command += ["--out", str(folder)]
+    smaller = None if sizes is None else _numbers(sizes)
+    _make_folder(folder)
+    from gatewise.report.investigate import investigate
+
+    loaded = load(model)
+    with warnings_as_lines():
+        found = investigate(
+            loaded,
+            _task(loaded, model, task, examples, seed),
+            method,
+            edges=edges,
+            sizes=smaller,
+            all_gates=all_gates,
+            random_circuits=random,
+            seed=seed,
+            memory=memory,
+            store=store or folder / "store",
+            command=shlex.join(command),
+            **parameters,
+        )
+    files = found.save(folder)
+    if as_json:
+        print(json.dumps(_content(found, files), indent=2))
+    else:
+        _show(found, files)
+
+
+def _task(model: Model, name: str, task: str, examples: int, seed: int) -> Task:
+    """The task's pairs; planted models bring their own."""
+    from gatewise.models.planted import planted_pairs
+    from gatewise.tasks import Task
+    from gatewise.tasks import task as make_task
+
+    if name.startswith("planted:"):
+        pairs = planted_pairs()
+        return Task(pairs.name, pairs, pairs, seed, bos=False)
+    return make_task(task, model, examples=examples, seed=seed)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GatewiseError(f"cannot make the folder {folder}: {error.strerror}. Give another with --out.") from error
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(size) for size in text.replace("_", "").split(",")]
+    except ValueError:
+        raise GatewiseError(f"--sizes {text}: expected whole numbers such as 50,100.") from None
+
+
+def _content(found: Investigation, files: list[Path]) -> dict[str, Any]:
+    from gatewise.report.data import report_data
+
+    data = report_data(found)
+    shown = ("model", "headline", "sizes", "facts", "trust", "next", "curves", "proportions", "agreement")
+    stability = None if found.stability is None else dict(found.stability)
+    return {
+        "command": found.command,
+        **{key: data[key] for key in shown},
+        "stability": stability,
+        "calibration": None
+        if found.calibration is None
+        else {name: one.rank_correlation for name, one in found.calibration.items()},
+        "seconds": data["seconds"],
+        "files": [str(file) for file in files],
+    }
+
+
+def _show(found: Investigation, files: list[Path]) -> None:
+    from gatewise.report.verdicts import facts, next_steps, trust
+
+    console = Console(highlight=False)
+    record = found.gates.ns.provenance
+    title = f"{record['task']} in {found.model}"
+    console.print(
+        Text(title, style="bold"), Text(f"{record['method']}, {found.sizes[-1]:,} edges, {found.seconds:.0f} s")
+    )
+    for fact in facts(found):
+        _print(console, fact)
+    for gate in sorted(found.gates, key=lambda one: -len(one.edges))[:3]:
+        console.print(Padding(Text(f"{gate.type:5} {_short(repr(gate), console.width - 14)}", style="dim"), (0, 4)))
+    console.print(Text("Can I trust it?", style="bold"))
+    for verdict in trust(found):
+        _print(console, verdict)
+    console.print(Text("What next?", style="bold"))
+    console.print(Padding(Text(f"open {files[0]} in a browser: the circuit to explore"), (0, 2)))
+    for why, command in next_steps(found):
+        console.print(Padding(Text.assemble((f"{why}:\n", "dim"), command), (0, 2)), soft_wrap=True)
+
+
+def _print(console: Console, verdict: Verdict) -> None:
+    mark, colour = _MARKS[verdict.level]
+    text = Text.assemble((f"{mark} ", colour), (f"{verdict.title} ", "bold"), verdict.text)
+    console.print(Padding(text, (0, 2)))
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 4] + " ..."

@@ -1,0 +1,104 @@
+// Curves over circuit size, the table of measures, proportions, and split labels against tested ones.
+const LINES = { "ns|dn": ["ink", ""], ns: ["AND", "6 4"], dn: ["OR", "2 4"], "ns+dn": ["ADDER", "9 3 2 3"] };
+
+function curveChart(title, caption, valueOf, chance, state) {
+  const ink = colours(), width = 460, height = 250, left = 42, right = 12, top = 12, bottom = 40;
+  const points = Object.keys(CIRCUITS).map((name) => [name, data.curves[name].map((one, i) => [data.sizes[i], valueOf(one)])]);
+  const values = points.flatMap(([, line]) => line.map((point) => point[1])).filter((value) => value !== null);
+  const low = Math.min(0, ...values), high = Math.max(1, ...values);
+  const first = Math.log(data.sizes[0]), span = Math.log(data.sizes.at(-1)) - first || 1;
+  const x = (size) => left + (data.sizes.length > 1 ? (Math.log(size) - first) / span : 0.5) * (width - left - right);
+  const y = (value) => top + (high - value) / (high - low || 1) * (height - top - bottom);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title + ". " + caption });
+  for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
+    picture.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
+      svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, percent(tick)));
+  }
+  data.sizes.forEach((size, i) => {
+    if (data.sizes.length > 8 && i % 2) return;
+    picture.append(svg("text", { x: x(size), y: height - bottom + 18, "text-anchor": "middle" }, size.toLocaleString("en")));
+  });
+  picture.append(svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "edges per direction"));
+  picture.append(svg("line", { class: "now", x1: x(data.sizes[state.size]), x2: x(data.sizes[state.size]), y1: top, y2: height - bottom }));
+  for (const [name, line] of points) {
+    const [colour, dash] = LINES[name], known = line.filter((point) => point[1] !== null);
+    picture.append(svg("polyline", { points: known.map(([size, value]) => `${x(size)},${y(value)}`).join(" "), fill: "none",
+      stroke: ink[colour], "stroke-width": name === state.circuit ? 3 : 1.8, "stroke-dasharray": dash, "stroke-linejoin": "round" }));
+    for (const [size, value] of known) {
+      picture.append(svg("circle", { cx: x(size), cy: y(value), r: name === state.circuit ? 4 : 2.8, fill: ink[colour] },
+        svg("title", {}, `${CIRCUITS[name]}, ${size} edges per direction: ${percent(value)}`)));
+    }
+  }
+  const last = data.curves["ns+dn"].at(-1);
+  if (chance(last) !== null) {
+    const spot = [x(data.sizes.at(-1)), y(chance(last))];
+    picture.append(svg("path", { d: `M${spot[0] - 4} ${spot[1] - 4}l8 8m0 -8l-8 8`, stroke: ink.soft, "stroke-width": 1.8 },
+      svg("title", {}, `random circuits: ${percent(chance(last))}`)));
+  }
+  const keys = Object.entries(CIRCUITS).map(([name, text]) => el("span", {}, lineKey(ink[LINES[name][0]], LINES[name][1]), " ", text));
+  keys.push(el("span", {}, "× random"));
+  return el("div", { class: "chart" }, el("h3", {}, title), el("p", { class: "caption" }, caption), picture, el("div", { class: "keys" }, keys));
+}
+function lineKey(colour, dash) {
+  return svg("svg", { width: 26, height: 8, viewBox: "0 0 26 8", "aria-hidden": "true" },
+    svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
+}
+function share(low, value, high) { return high === low ? null : (value - low) / (high - low); }
+
+function showCurves(state) {
+  fill($("curves"),
+    curveChart("Faithful: what the circuit keeps", "Share of the margin between right and wrong answers that the circuit keeps alone.",
+      (one) => one.recovered_margin,
+      (one) => (one.random ? share(one.empty.margin[0], one.random.margin[0], one.full.margin[0]) : null), state),
+    curveChart("Complete: what is lost without it", "KL from the model once the circuit is removed, as a share of what corruption does.",
+      (one) => one.destroyed,
+      (one) => (one.random_complement ? share(0, one.random_complement.kl_to_full[0], one.empty.kl_to_full[0]) : null), state));
+}
+
+function showMeasures(state) {
+  const of = (name) => data.curves[name][state.size], last = data.sizes.length - 1 === state.size;
+  const pm = ([mean, error]) => `${number(mean)} ± ${number(error, 2)}`;
+  const line = (name, edges, inside, outside) => row("td", [name, edges.toLocaleString("en"), pm(inside.kl_from_full), percent(inside.accuracy[0]),
+    pm(inside.margin), pm(outside.kl_to_full), percent(outside.accuracy[0]), pm(outside.margin)]);
+  const any = of("ns|dn"), lines = [line("whole model", data.graph.edges, any.full, any.empty), line("empty circuit", 0, any.empty, any.full)];
+  for (const [name, text] of Object.entries(CIRCUITS)) {
+    const one = of(name);
+    lines.push(line(text, one.edges, one.circuit, one.complement));
+    if (last && one.random && (name === "ns|dn" || name === "ns+dn")) {
+      lines.push(line(`random (mean of ${one.random_circuits})`, one.edges, one.random, one.random_complement));
+    }
+  }
+  fill($("measures"),
+    el("h3", {}, "Measures on held-out pairs"),
+    el("table", {}, el("thead", {},
+      el("tr", {}, el("th", {}), el("th", {}), el("th", { colSpan: 3 }, "the circuit alone"), el("th", { colSpan: 3 }, "the model without it")),
+      row("th", ["", "edges", "KL(G‖C) ↓", "right over wrong", "margin", "KL(G∖C‖G) ↑", "right over wrong", "margin"])),
+      el("tbody", {}, lines)),
+    el("p", { class: "muted small" }, "KL in nats; ± is the standard error over pairs. Removed edges carry what they carry on the corrupted prompt."));
+}
+
+function showProportions() {
+  const total = data.proportions.reduce((sum, one) => sum + one.edges, 0) || 1;
+  fill($("proportions"), el("h3", {}, "Proportions"),
+    el("div", { class: "bar", role: "img", "aria-label": data.proportions.map((one) => `${one.type} ${percent(one.share)}`).join(", ") },
+      data.proportions.map((one) => el("span", { class: one.type.toLowerCase(), width: 100 * one.edges / total + "%" }))),
+    el("table", {}, el("thead", {}, row("th", ["type", "edges", "share", "gates", "layers crossed"])),
+      el("tbody", {}, data.proportions.map((one) => row("td",
+        [typeName(one.type), one.edges.toLocaleString("en"), percent(one.share), one.gates.toLocaleString("en"), number(one.span, 2)])))));
+}
+
+function showAgreement() {
+  const found = data.agreement;
+  if (!found || !found.edges) {
+    fill($("agreement"), el("h3", {}, "Labels by test"), el("p", { class: "muted" }, "No labels were tested."));
+    return;
+  }
+  const labels = TESTED.filter((label) => Object.values(found.table).some((counts) => counts[label]));
+  const lines = Object.entries(found.table).map(([type, counts]) => el("tr", {}, el("td", {}, typeName(type)),
+    labels.map((label) => el("td", { class: label === type ? "same" : "" }, String(counts[label] || 0))),
+    el("td", {}, percent(found.share_by_type[type]))));
+  fill($("agreement"), el("h3", {}, "Labels by test"),
+    el("table", { class: "agree" }, el("thead", {}, row("th", ["by direction ↓ by test →", ...labels, "agree"])), el("tbody", {}, lines)),
+    el("p", { class: "muted small" }, `Edges whose label was tested by truth tables: ${found.edges.toLocaleString("en")}. `
+      + `Without a test: ${found.only_split.toLocaleString("en")}.`));
+}

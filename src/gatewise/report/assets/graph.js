@@ -1,0 +1,294 @@
+// The drawing: edges on one canvas, redrawn when what is shown changes; nodes and what is pointed at on another above it.
+function makeGraph(state, on) {
+  const box = $("plot"), base = $("base"), over = $("over"), tip = $("tip");
+  const below = base.getContext("2d"), above = over.getContext("2d");
+  let laid, grid, ratio = 1, view = { x: 0, y: 0, scale: 1 }, drawn = { ...view }, paths = [], ink = colours();
+  let hover = null, waiting = 0, later = 0, cost = 0, order = [];
+  const times = [];
+
+  function resize() {
+    const upwards = box.clientWidth < 620;
+    const room = upwards ? Math.max(460, Math.min(1100, (model.logits.layer + 2) * 25 + 90)) : 620;
+    box.style.height = room + "px";
+    ratio = Math.min(2, window.devicePixelRatio || 1);
+    for (const canvas of [base, over]) {
+      canvas.width = Math.round(box.clientWidth * ratio);
+      canvas.height = Math.round(box.clientHeight * ratio);
+    }
+    laid = makeLayout(box.clientWidth, box.clientHeight);
+    grid = makeGrid(laid);
+    paths = laid.curves.map(pathOf);
+    changed();
+  }
+  function pathOf(curve) {
+    const path = new Path2D();
+    path.moveTo(...curve[0]);
+    path.bezierCurveTo(...curve[1], ...curve[2], ...curve[3]);
+    return path;
+  }
+  function changed() {
+    ink = colours();
+    order = model.edges.filter((edge) => edge.visible).sort((a, b) => a.strength - b.strength);
+    redraw();
+  }
+  function redraw() {
+    clearTimeout(later);
+    later = 0;
+    ask(true);
+  }
+  let whole = false;
+  function ask(everything) {
+    whole = whole || everything;
+    if (!waiting) waiting = requestAnimationFrame(() => { waiting = 0; paint(whole); whole = false; });
+  }
+  function paint(everything) {
+    const started = performance.now();
+    if (everything) paintEdges();
+    else if (drawn.x !== view.x || drawn.y !== view.y || drawn.scale !== view.scale) {  // moved: shift the picture, redraw later
+      const scale = view.scale / drawn.scale;
+      base.style.transform = `translate(${view.x - drawn.x * scale}px, ${view.y - drawn.y * scale}px) scale(${scale})`;
+    }
+    paintNodes();
+    times.push({ what: everything ? "edges" : "overlay", ms: performance.now() - started });
+    if (times.length > 2000) times.shift();
+  }
+  function paintEdges() {
+    const started = performance.now();
+    below.setTransform(1, 0, 0, 1, 0, 0);
+    below.clearRect(0, 0, base.width, base.height);
+    below.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, ratio * view.x, ratio * view.y);
+    below.lineCap = "round";
+    const many = Math.min(1, 260 / Math.max(1, order.length)) ** 0.35;
+    for (const edge of order) strokeEdge(below, edge, many, 1);
+    below.globalAlpha = 1;
+    drawn = { ...view };
+    base.style.transform = "none";
+    cost = performance.now() - started;
+  }
+  function strokeEdge(context, edge, calm, wider) {
+    const strength = Math.sqrt(edge.strength);
+    context.globalAlpha = wider > 1 ? 0.95 : (0.22 + 0.68 * strength) * calm;
+    context.lineWidth = (0.7 + 4 * strength) * wider / Math.sqrt(view.scale);
+    context.strokeStyle = ink[edge.type];
+    context.stroke(paths[edge.id]);
+  }
+  function lit() {  // edges to bring forward: of what is pointed at, or else of what is selected
+    const target = hover || state.selected;
+    if (!target) return null;
+    if (target.edge !== undefined) return order.filter((edge) => edge.id === target.edge);
+    const into = state.selected && state.selected.node === target.node;
+    return order.filter((edge) => edge.to.id === target.node || (!into && edge.from.id === target.node));
+  }
+  function paintNodes() {
+    above.setTransform(1, 0, 0, 1, 0, 0);
+    above.clearRect(0, 0, over.width, over.height);
+    const forward = lit();
+    base.style.opacity = forward ? (state.selected && !hover ? "0.04" : "0.16") : "1";
+    above.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, ratio * view.x, ratio * view.y);
+    above.lineCap = "round";
+    if (forward) for (const edge of forward) strokeEdge(above, edge, 1, 1.35);
+    above.globalAlpha = 1;
+    const used = new Set(), bright = new Set();
+    for (const edge of order) { used.add(edge.from.id); used.add(edge.to.id); }
+    for (const edge of forward || []) { bright.add(edge.from.id); bright.add(edge.to.id); }
+    for (const node of model.nodes) paintNode(node, used.has(node.id), !forward || bright.has(node.id), bright.has(node.id));
+    paintAxes();
+    over.classList.toggle("pointing", Boolean(hover));
+    over.classList.toggle("zoomed", view.scale > 1.01);
+  }
+  function paintNode(node, used, strong, named) {
+    const { x, y, pill } = laid.points[node.id], r = laid.radius, chosen = state.selected && state.selected.node === node.id;
+    above.globalAlpha = strong ? 1 : 0.35;
+    above.beginPath();
+    if (!used && !pill) {
+      above.arc(x, y, Math.max(0.9, r * 0.2), 0, 7);
+      above.fillStyle = ink.line;
+      above.fill();
+    } else if (pill) {
+      above.font = "600 12px system-ui, sans-serif";
+      const half = above.measureText(node.name).width / 2 + 7;
+      above.roundRect(x - half, y - 11, 2 * half, 22, 11);
+      outline(chosen);
+      above.fillStyle = ink.ink;
+      above.textAlign = "center";
+      above.textBaseline = "middle";
+      above.fillText(node.name, x, y + 0.5);
+    } else {
+      if (node.kind === "attention") above.arc(x, y, r, 0, 7);
+      else above.roundRect(x - r, y - r, 2 * r, 2 * r, r * 0.35);
+      outline(chosen);
+    }
+    const roomy = laid.step * view.scale > 74 && laid.lane * view.scale > 26;
+    if (used && !pill && (named || roomy || chosen)) label(node.name, x, y - r - 4 / view.scale, strong);
+    above.globalAlpha = 1;
+  }
+  function outline(chosen) {
+    above.fillStyle = ink.surface;
+    above.fill();
+    above.lineWidth = (chosen ? 2.6 : 1.3) / Math.sqrt(view.scale);
+    above.strokeStyle = chosen ? ink.accent : ink.ink;
+    above.stroke();
+  }
+  function label(text, x, y, strong) {
+    const size = 11 / view.scale;
+    above.font = `500 ${size}px system-ui, sans-serif`;
+    above.textAlign = "center";
+    above.textBaseline = "alphabetic";
+    above.lineWidth = 3.4 / view.scale;
+    above.strokeStyle = ink.surface;
+    above.lineJoin = "round";
+    above.strokeText(text, x, y);
+    above.fillStyle = strong ? ink.ink : ink.soft;
+    above.fillText(text, x, y);
+  }
+  function paintAxes() {  // layers and heads, kept at the rim whatever the view
+    above.setTransform(ratio, 0, 0, ratio, 0, 0);
+    above.font = "11px system-ui, sans-serif";
+    above.fillStyle = ink.soft;
+    above.textBaseline = "middle";
+    const step = laid.step * view.scale, every = Math.max(1, Math.ceil(20 / step));
+    for (let layer = 0; layer < model.logits.layer; layer += every) {
+      const spot = laid.place(layer + (laid.withHeads ? 0.24 : 0), 0);
+      above.textAlign = laid.upwards ? "left" : "center";
+      if (laid.upwards) above.fillText(String(layer), 6, spot.y * view.scale + view.y);
+      else above.fillText(String(layer), spot.x * view.scale + view.x, 14);
+    }
+    above.textAlign = "left";
+    if (!laid.upwards) above.fillText("layer", 8, 14);
+    if (!laid.withHeads) return;
+    const lane = laid.lane * view.scale, skip = Math.max(1, Math.ceil(15 / lane));
+    for (let i = 0; i <= laid.heads; i += i + skip > laid.heads && i < laid.heads ? laid.heads - i : skip) {
+      const spot = laid.place(0, i), text = i === laid.heads ? "MLP" : "h" + i;
+      above.textAlign = laid.upwards ? "center" : "left";
+      if (laid.upwards) above.fillText(text, spot.x * view.scale + view.x, 12);
+      else above.fillText(text, 8, spot.y * view.scale + view.y);
+    }
+  }
+
+  function find(x, y) {
+    const wx = (x - view.x) / view.scale, wy = (y - view.y) / view.scale;
+    const used = new Set();
+    const accept = state.selected && state.selected.node !== undefined
+      ? (id) => model.edges[id].visible && model.edges[id].to.id === state.selected.node
+      : (id) => model.edges[id].visible;
+    for (const edge of order) { used.add(edge.from.id); used.add(edge.to.id); }
+    for (const node of model.nodes) {
+      const { x: nx, y: ny, pill } = laid.points[node.id], reach = laid.radius + 3 / view.scale;
+      if (!used.has(node.id)) continue;
+      if (pill ? Math.abs(wx - nx) < 27 && Math.abs(wy - ny) < 13 : Math.hypot(wx - nx, wy - ny) < reach) return { node: node.id };
+    }
+    const edge = grid.nearest(wx, wy, 6 / view.scale, accept);
+    return edge === null ? null : { edge };
+  }
+  const same = (a, b) => (a && b ? a.node === b.node && a.edge === b.edge : a === b);
+  function point(target, x, y) {
+    if (!same(target, hover)) {
+      hover = target;
+      ask(false);
+      if (hover) fill(tip, on.describe(hover));
+    }
+    tip.hidden = !hover;
+    if (hover) {
+      const left = Math.max(8, Math.min(x + 14, box.clientWidth - tip.offsetWidth - 8));
+      const under = y + 16 + tip.offsetHeight < box.clientHeight - 4 || y < tip.offsetHeight + 16;
+      tip.style.left = left + "px";
+      tip.style.top = (under ? y + 16 : y - tip.offsetHeight - 10) + "px";
+    }
+  }
+  function moved() {
+    ask(cost < 7);
+    clearTimeout(later);
+    later = setTimeout(redraw, 110);
+  }
+  function zoom(factor, x = box.clientWidth / 2, y = box.clientHeight / 2) {
+    const scale = Math.max(1, Math.min(12, view.scale * factor)), change = scale / view.scale;
+    view = { scale, x: x - (x - view.x) * change, y: y - (y - view.y) * change };
+    bound();
+    moved();
+  }
+  function bound() {  // never lose the drawing out of sight
+    const { clientWidth: w, clientHeight: h } = box;
+    view.x = Math.min(w * 0.5, Math.max(w * 0.5 - w * view.scale, view.x));
+    view.y = Math.min(h * 0.5, Math.max(h * 0.5 - h * view.scale, view.y));
+  }
+  function fit() { view = { x: 0, y: 0, scale: 1 }; redraw(); }
+  function centre(node) {
+    if (view.scale <= 1.01) return;
+    const spot = laid.points[node];
+    view.x = box.clientWidth / 2 - spot.x * view.scale;
+    view.y = box.clientHeight / 2 - spot.y * view.scale;
+    redraw();
+  }
+
+  const fingers = new Map();
+  let dragged = 0, pinch = 0;
+  const spotOf = (event) => { const frame = over.getBoundingClientRect(); return [event.clientX - frame.left, event.clientY - frame.top]; };
+  over.addEventListener("pointerdown", (event) => {
+    fingers.set(event.pointerId, spotOf(event));
+    dragged = 0;
+    over.setPointerCapture(event.pointerId);
+  });
+  over.addEventListener("pointermove", (event) => {
+    const [x, y] = spotOf(event), before = fingers.get(event.pointerId);
+    if (!before) { point(find(x, y), x, y); return; }
+    fingers.set(event.pointerId, [x, y]);
+    dragged += Math.hypot(x - before[0], y - before[1]);
+    if (fingers.size === 2) {
+      const [a, b] = [...fingers.values()], apart = Math.hypot(a[0] - b[0], a[1] - b[1]);
+      if (pinch) zoom(apart / pinch, (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
+      pinch = apart;
+    } else if (dragged > 4) {
+      point(null);
+      over.classList.add("grabbing");
+      view.x += x - before[0];
+      view.y += y - before[1];
+      bound();
+      moved();
+    }
+  });
+  const release = (event) => {
+    const [x, y] = spotOf(event);
+    if (event.type === "pointerup" && fingers.size === 1 && dragged <= 4) {
+      const target = find(x, y);
+      on.select(target);
+      if (event.pointerType === "touch") point(target, x, y);
+    }
+    fingers.delete(event.pointerId);
+    pinch = 0;
+    over.classList.remove("grabbing");
+  };
+  over.addEventListener("pointerup", release);
+  over.addEventListener("pointercancel", release);
+  over.addEventListener("pointerleave", () => point(null));
+  over.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;  // a plain wheel scrolls the page
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY * 0.0022), ...spotOf(event));
+  }, { passive: false });
+  over.addEventListener("dblclick", (event) => zoom(1.8, ...spotOf(event)));
+  over.addEventListener("keydown", (event) => {
+    const shifts = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
+    if (event.key in shifts) { view.x += shifts[event.key][0]; view.y += shifts[event.key][1]; bound(); moved(); }
+    else if (event.key === "+" || event.key === "=") zoom(1.3);
+    else if (event.key === "-") zoom(1 / 1.3);
+    else if (event.key === "0") fit();
+    else if (event.key === "Escape") on.select(null);
+    else return;
+    event.preventDefault();
+  });
+  $("zoom-in").addEventListener("click", () => zoom(1.4));
+  $("zoom-out").addEventListener("click", () => zoom(1 / 1.4));
+  $("fit").addEventListener("click", fit);
+  let width = 0;
+  new ResizeObserver(() => {
+    if (box.clientWidth !== width) { width = box.clientWidth; view = { x: 0, y: 0, scale: 1 }; resize(); }
+  }).observe(box);
+  resize();
+  width = box.clientWidth;
+  return { changed, redraw, overlay: () => ask(false), centre, times, view: () => view, laid: () => laid, lit, order: () => order,
+    screen: (target) => {
+      const [x, y] = target.node !== undefined ? [laid.points[target.node].x, laid.points[target.node].y]
+        : pointOn(laid.curves[target.edge], 0.5);
+      return [x * view.scale + view.x, y * view.scale + view.y];
+    } };
+}

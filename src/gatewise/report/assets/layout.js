@@ -1,0 +1,94 @@
+// Where things stand: layers along one axis, heads and the MLP along the other. Left to right, or upwards on narrow screens.
+function makeLayout(width, height) {
+  const upwards = width < 620, stages = data.graph.stages;
+  const heads = Math.max(...stages.map((stage) => stage.nodes.length), 1);
+  const withHeads = !data.graph.layered, lanes = withHeads ? heads + 1 : heads;
+  const first = -1, last = model.logits.layer, along = upwards ? height : width, across = upwards ? width : height;
+  const start = upwards ? 34 : 64, end = upwards ? 44 : 52, top = 36, bottom = upwards ? 14 : 44;
+  const step = (along - start - end) / (last - first + (withHeads ? 0.2 : 0)), lane = (across - top - bottom) / lanes;
+  const radius = Math.max(2.2, Math.min(step * (withHeads ? 0.2 : 0.3), lane * 0.26, 13));
+  const place = (layer, position) => {
+    const a = start + (layer - first) * step, b = top + (position + 0.5) * lane;
+    return upwards ? { x: b, y: height - a } : { x: a, y: b };
+  };
+  const laneOf = (node) => {
+    if (node.kind === "output" || node.name === "input") return (lanes - 1) / 2;
+    if (node.kind === "attention") return node.row;
+    const count = stages.find((stage) => stage.nodes.includes(node.name)).nodes.length;
+    return withHeads ? heads : (lanes - count) / 2 + node.row;
+  };
+  const points = model.nodes.map((node) => {
+    const shift = withHeads && node.kind === "pointwise" ? 0.48 : 0;
+    const lane_ = laneOf(node);
+    return { ...place(node.layer + shift, lane_), lane: lane_, pill: node.kind === "output" || node.name === "input" };
+  });
+  const laid = { upwards, width, height, step, lane, lanes, heads, radius, points, place, withHeads };
+  laid.curves = model.edges.map((edge) => curveOf(edge, laid));
+  return laid;
+}
+
+const PORT_PLACE = { q: -0.62, k: 0, v: 0.62 };
+function curveOf(edge, laid) {
+  const a = laid.points[edge.from.id], b = laid.points[edge.to.id], r = laid.radius;
+  const reach = (point) => (point.pill ? 15 : r), shift = (PORT_PLACE[edge.port.suffix] ?? 0) * r;
+  const flip = laid.upwards;
+  // u runs along the layers, w across them
+  const u1 = (flip ? -a.y : a.x) + (flip && a.pill ? 8 : reach(a)), u2 = (flip ? -b.y : b.x) - (flip && b.pill ? 8 : reach(b));
+  const w1 = flip ? a.x : a.y, w2 = (flip ? b.x : b.y) + shift;
+  const span = Math.max(0, u2 - u1), near = Math.exp(-(((w2 - w1) / (laid.lane * 0.9)) ** 2));
+  const outside = a.lane === laid.heads && laid.withHeads ? 1 : -1;  // arcs along the MLPs bow away from the heads
+  const bow = span > laid.step ? outside * near * Math.min(span * 0.2, laid.lane * 0.85) : 0;
+  const pull = Math.max(span * 0.42, r);
+  const points = [[u1, w1], [u1 + pull, w1 + bow], [u2 - pull, w2 + bow], [u2, w2]];
+  return points.map(([u, w]) => (flip ? [w, -u] : [u, w]));
+}
+function pointOn(curve, t) {
+  const s = 1 - t, a = s * s * s, b = 3 * s * s * t, c = 3 * s * t * t, d = t * t * t;
+  return [a * curve[0][0] + b * curve[1][0] + c * curve[2][0] + d * curve[3][0],
+    a * curve[0][1] + b * curve[1][1] + c * curve[2][1] + d * curve[3][1]];
+}
+
+// A grid of the curves' points, so that finding the edge under the pointer looks at a few of thousands.
+function makeGrid(laid) {
+  const cell = 22, cells = new Map();
+  laid.curves.forEach((curve, id) => {
+    const length = Math.hypot(curve[3][0] - curve[0][0], curve[3][1] - curve[0][1]);
+    const pieces = Math.max(4, Math.ceil(length / 11));
+    let last = null;
+    for (let i = 0; i <= pieces; i++) {
+      const [x, y] = pointOn(curve, i / pieces), key = Math.floor(x / cell) * 4096 + Math.floor(y / cell);
+      if (key === last) continue;
+      last = key;
+      const found = cells.get(key);
+      if (found) found.push(id); else cells.set(key, [id]);
+    }
+  });
+  const distance = (curve, x, y, most) => {
+    let best = most, previous = curve[0];
+    const pieces = Math.max(6, Math.ceil(Math.hypot(curve[3][0] - curve[0][0], curve[3][1] - curve[0][1]) / 9));
+    for (let i = 1; i <= pieces; i++) {
+      const next = pointOn(curve, i / pieces), dx = next[0] - previous[0], dy = next[1] - previous[1];
+      const t = Math.max(0, Math.min(1, ((x - previous[0]) * dx + (y - previous[1]) * dy) / (dx * dx + dy * dy || 1)));
+      best = Math.min(best, Math.hypot(x - previous[0] - t * dx, y - previous[1] - t * dy));
+      previous = next;
+    }
+    return best;
+  };
+  return {
+    nearest(x, y, tolerance, accept) {
+      const seen = new Set(), around = Math.max(1, Math.ceil(tolerance / cell));
+      const cx = Math.floor(x / cell), cy = Math.floor(y / cell);
+      let best = null, bestDistance = tolerance;
+      for (let i = -around; i <= around; i++) for (let j = -around; j <= around; j++) {
+        for (const id of cells.get((cx + i) * 4096 + cy + j) || []) {
+          if (seen.has(id)) continue;
+          seen.add(id);
+          if (!accept(id)) continue;
+          const found = distance(laid.curves[id], x, y, bestDistance);
+          if (found < bestDistance) { bestDistance = found; best = id; }
+        }
+      }
+      return best;
+    },
+  };
+}

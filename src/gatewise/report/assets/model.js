@@ -1,0 +1,72 @@
+// The report's data and what follows from them: nodes, ports, names, and which edges are in which circuit.
+const data = JSON.parse(document.getElementById("data").textContent);
+const TYPES = ["AND", "OR", "ADDER", "none"];
+const TESTED = ["AND", "OR", "ADDER", "XOR-like", "inhibiting", "none"];
+const SIGN = { AND: "&", OR: "|", ADDER: "+", none: "," };
+const CIRCUITS = { "ns|dn": "ns ∪ dn", ns: "ns", dn: "dn", "ns+dn": "ns+dn" };
+
+const model = (() => {
+  const nodes = [], ports = [], byName = new Map();
+  for (const stage of data.graph.stages) {
+    stage.nodes.forEach((name, row) => {
+      const node = { id: nodes.length, name, kind: stage.kind, layer: stage.layer, row, ports: [] };
+      byName.set(name, node);
+      nodes.push(node);
+    });
+  }
+  const logits = { id: nodes.length, name: "logits", kind: "output", layer: data.graph.stages.at(-1).layer, row: 0, ports: [] };
+  const senders = nodes.slice();
+  nodes.push(logits);
+  byName.set("logits", logits);
+  for (const stage of data.graph.stages) {
+    for (const name of stage.ports) {
+      const found = /^(.*?)(?:<([qkv])>)?$/.exec(name);
+      const node = byName.get(found[1]);
+      const kind = found[2] || (node.kind === "attention" ? "head" : node.kind === "output" ? "logits" : "mlp");
+      const port = { id: ports.length, name, node, kind, suffix: found[2] || "" };
+      node.ports.push(port);
+      ports.push(port);
+    }
+  }
+  const columns = data.edges, count = columns.sender.length;
+  const edges = Array.from({ length: count }, (_, i) => ({
+    id: i, from: senders[columns.sender[i]], port: ports[columns.port[i]], to: ports[columns.port[i]].node,
+    name: senders[columns.sender[i]].name + "->" + ports[columns.port[i]].name, type: "none", visible: false, strength: 0,
+  }));
+  const tablesOf = edges.map(() => []);
+  for (const table of data.tables) for (const edge of table.edges) tablesOf[edge].push(table);
+  return { nodes, senders, ports, edges, byName, logits, tablesOf };
+})();
+
+function isIn(circuit, edge, size) {
+  const bit = 1 << size, held = data.edges.in;
+  if (circuit === "ns|dn") return ((held.ns[edge] | held.dn[edge]) & bit) !== 0;
+  return (held[circuit][edge] & bit) !== 0;
+}
+
+// AND: found by noising only; OR: by denoising only; ADDER: by both.
+function typeAt(edge, size) {
+  const bit = 1 << size, ns = data.edges.in.ns[edge] & bit, dn = data.edges.in.dn[edge] & bit;
+  return ns && dn ? "ADDER" : ns ? "AND" : dn ? "OR" : "none";
+}
+
+// |score| relative to the strongest, in the direction that found the edge.
+const strongest = Object.fromEntries(Object.entries(data.edges.score).map(([name, scores]) => {
+  const held = data.edges.in[name];
+  return [name, scores.reduce((most, score, i) => (held[i] ? Math.max(most, Math.abs(score)) : most), 0) || 1];
+}));
+function strengthIn(circuit, edge, size) {
+  const bit = 1 << size;
+  const of = (name) => (data.edges.in[name][edge] & bit ? Math.abs(data.edges.score[name][edge]) / strongest[name] : 0);
+  return circuit === "ns|dn" ? Math.max(of("ns"), of("dn")) : of(circuit);
+}
+
+function number(value, digits = 3) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const text = size >= 1000 ? Math.round(value).toLocaleString("en") : size < 0.001 ? value.toExponential(1) : value.toPrecision(digits);
+  return text.replace("-", "−");
+}
+function percent(value) { return value === null || value === undefined ? "–" : Math.round(100 * value) + " %"; }
+function layerName(layer) { return layer < 0 ? "input" : layer >= model.logits.layer ? "logits" : String(layer); }

@@ -1,0 +1,168 @@
+// Words and tables: the headline, the details of what is pointed at or selected, the prompts, where it all comes from.
+const MEANING = {
+  AND: "the receiver needs all of these senders: losing any one breaks it. Found by noising only.",
+  OR: "any one of these senders is enough: they stand in for each other. Found by denoising only.",
+  ADDER: "each sender adds its own share. Found by both directions.",
+};
+
+function showHeadline() {
+  const record = data.provenance, versions = record.versions || {};
+  $("title").textContent = data.title;
+  document.title = data.title + " – gatewise";
+  $("subtitle").textContent = [record.method && `${record.method}, ${data.sizes.at(-1).toLocaleString("en")} edges per direction`,
+    `${data.graph.edges.toLocaleString("en")} edges in the model`, record.examples && `${record.examples} pairs`,
+    versions.gatewise && `gatewise ${versions.gatewise}`].filter(Boolean).join(" · ");
+  const union = data.curves["ns|dn"].at(-1), big = [percent(union.recovered_margin), percent(union.destroyed), null];
+  fill($("facts"), data.facts.map((fact, i) => {
+    const total = data.proportions.reduce((sum, one) => sum + one.edges, 0) || 1;
+    const top = big[i] !== null ? el("p", { class: "big" }, big[i])
+      : [el("p", { class: "big" }, total.toLocaleString("en"), " edges"), el("div", { class: "bar", role: "presentation" },
+        data.proportions.map((one) => el("span", { class: one.type.toLowerCase(), width: 100 * one.edges / total + "%" })))];
+    return el("div", { class: "fact" }, el("p", { class: "question" }, fact.title), top, el("p", { class: "small" }, fact.text));
+  }));
+  fill($("legend"), Object.entries(MEANING).map(([type, text]) =>
+    el("li", {}, el("span", { class: "swatch " + type.toLowerCase() }), el("b", {}, type + ": "), text)));
+  const marks = { good: "✓", note: "i", warning: "!" };
+  fill($("trust"), data.trust.map((one) => el("li", {},
+    el("span", { class: "mark " + one.level, role: "img", "aria-label": one.level }, marks[one.level]), el("b", {}, one.title), " ", one.text)));
+  fill($("steps"), data.next.map((one) => el("li", {}, one.why[0].toUpperCase() + one.why.slice(1) + ":", commandLine(one.command))));
+  $("next").hidden = data.next.length === 0;
+}
+
+function edgeFacts(edge) {
+  const lines = Object.keys(data.edges.score).map((name) => {
+    const held = data.edges.in[name][edge.id], first = held ? data.sizes[Math.log2(held & -held)] : null;
+    const exact = data.edges.exact[name] && data.edges.exact[name][edge.id];
+    return [name, number(data.edges.score[name][edge.id]), held ? `yes, from ${first}` : "no", exact === undefined ? "" : number(exact)];
+  });
+  const withExact = lines.some((line) => line[3]);
+  return el("table", {}, el("thead", {}, row("th", ["", "score", "in circuit", ...(withExact ? ["exact"] : [])])),
+    el("tbody", {}, lines.map((line) => row("td", withExact ? line : line.slice(0, 3)))));
+}
+function testedText(edge) {
+  const tested = data.edges.tested[edge.id];
+  return tested < 0 ? "not tested" : TESTED[tested] === "none" ? "tests show no effect" : `tests as ${TESTED[tested]}`;
+}
+function truthTable(table) {
+  const [i, j] = table.edges.map((edge) => model.edges[edge]), most = Math.max(...table.receiver.map(Math.abs)) || 1;
+  const rows = [["neither", 0], [i.from.name, table.receiver[0]], [j.from.name, table.receiver[1]], ["both", table.receiver[2]]];
+  const verdict = table.label === "none" ? "next to no effect" : `looks like ${table.label}`;
+  return el("table", { class: "truth" },
+    el("caption", {}, `${verdict} (t = ${number(table.t, 2)}, ${number(table.interval[0], 2)} to ${number(table.interval[1], 2)}), `
+      + `other senders ${table.others}`),
+    el("thead", {}, row("th", ["kept", "effect at the receiver", ""])),
+    el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, number(value, 2)),
+      el("td", { class: "cell" }, el("div", { class: "fill", width: 100 * Math.abs(value) / most + "%" }))))));
+}
+
+function describe(target, state) {
+  if (target.edge !== undefined) {
+    const edge = model.edges[target.edge], tables = model.tablesOf[edge.id];
+    return [el("b", { class: "mono" }, edge.name), el("p", {}, typeName(edge.type), ` by direction, ${testedText(edge)}`), edgeFacts(edge),
+      tables.length ? truthTable(tables[0]) : null];
+  }
+  const node = model.nodes[target.node], into = shownEdges().filter((edge) => edge.to === node), out = shownEdges().filter((edge) => edge.from === node);
+  const where = node.kind === "attention" ? `head ${node.row} of layer ${node.layer}` : node.kind === "output" ? "where the answer is read"
+    : node.name === "input" ? "the embedded tokens" : data.graph.layered ? `layer ${layerName(node.layer)}` : `MLP of layer ${node.layer}`;
+  const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3);
+  const table = strongestInto.map((edge) => model.tablesOf[edge.id][0]).find(Boolean);
+  return [el("b", {}, node.name), el("span", { class: "muted" }, " " + where),
+    el("p", {}, `in ${into.length} (${countText(into)}), out ${out.length} (${countText(out)})`),
+    strongestInto.length ? el("table", {}, el("tbody", {}, strongestInto.map((edge) => row("td", [edge.from.name + (edge.port.suffix ? ` → ${edge.port.suffix}` : ""),
+      typeName(edge.type), percent(edge.strength)])))) : null,
+    table ? truthTable(table) : null,
+    into.length ? el("p", { class: "muted" }, "Click for its gates alone.") : null];
+}
+function countText(edges) {
+  const counts = TYPES.map((type) => [type, edges.filter((edge) => edge.type === type).length]).filter(([, count]) => count);
+  return counts.map(([type, count]) => `${count} ${type === "none" ? "untyped" : type}`).join(", ") || "none";
+}
+let shownNow = [];
+function shownEdges() { return shownNow; }
+
+function showPanel(state, select) {
+  const panel = $("panel");
+  const back = el("button", { type: "button", class: "quiet", on: { click: () => select(null) } }, "← Whole circuit");
+  if (state.selected && state.selected.edge !== undefined) {
+    const edge = model.edges[state.selected.edge], tables = model.tablesOf[edge.id];
+    fill(panel, back, el("h3", { class: "mono gate" }, edge.name), el("p", {}, typeName(edge.type), ` by direction, ${testedText(edge)}`),
+      edgeFacts(edge), tables.slice(0, 4).map(truthTable), moreTables(tables.slice(4)),
+      el("p", {}, el("button", { type: "button", on: { click: () => select({ node: edge.to.id }) } }, `Gates of ${edge.to.name}`)));
+    panel.scrollTop = 0;
+  } else if (state.selected) {
+    showGates(panel, back, model.nodes[state.selected.node], select);
+    panel.scrollTop = 0;
+  } else showReceivers(panel, select);
+}
+function moreTables(tables) {
+  return tables.length ? el("details", {}, el("summary", {}, `${tables.length} more truth tables`), tables.map(truthTable)) : null;
+}
+function showGates(panel, back, node, select) {
+  const into = shownNow.filter((edge) => edge.to === node), parts = [];
+  for (const port of node.ports) {
+    const edges = into.filter((edge) => edge.port === port);
+    if (!edges.length) continue;
+    const tables = data.tables.filter((table) => model.edges[table.edges[0]].port === port && table.edges.every((id) => model.edges[id].visible));
+    const formulas = TYPES.map((type) => [type, edges.filter((edge) => edge.type === type)]).filter(([, some]) => some.length).map(([type, some]) =>
+      el("div", {}, typeName(type), el("p", { class: "formula" }, some.map((edge) => edge.from.name).join(` ${SIGN[type]} `))));
+    const lines = edges.slice().sort((a, b) => b.strength - a.strength).map((edge) => el("tr", {},
+      el("td", {}, el("button", { type: "button", class: "link", on: { click: () => select({ edge: edge.id }) } }, edge.from.name)),
+      el("td", {}, number(data.edges.score.ns[edge.id], 2)), el("td", {}, number(data.edges.score.dn[edge.id], 2)),
+      el("td", {}, typeName(edge.type)), el("td", {}, data.edges.tested[edge.id] < 0 ? "–" : TESTED[data.edges.tested[edge.id]])));
+    parts.push(el("div", { class: "gate" }, el("h3", { class: "mono" }, port.name), formulas,
+      el("table", {}, el("thead", {}, row("th", ["sender", "ns", "dn", "split", "tested"])), el("tbody", {}, lines)),
+      tables.slice(0, 2).map(truthTable), moreTables(tables.slice(2))));
+  }
+  fill(panel, back, el("h3", { id: "gate-title", class: "gate" }, `Gates of ${node.name}`),
+    parts.length ? parts : el("p", { class: "muted" }, "No shown edge goes into this node."));
+}
+function showReceivers(panel, select) {
+  const totals = new Map();
+  for (const edge of shownNow) totals.set(edge.to, (totals.get(edge.to) || 0) + edge.strength);
+  const top = [...totals].sort((a, b) => b[1] - a[1]).slice(0, 40), most = top.length ? top[0][1] : 1;
+  fill(panel, el("h3", {}, "Strongest receivers"), el("p", { class: "muted" }, "Select one to see its gates alone."),
+    el("ul", { class: "list" }, top.map(([node, total]) => {
+      const into = shownNow.filter((edge) => edge.to === node), sum = into.reduce((all, edge) => all + edge.strength, 0) || 1;
+      const bar = el("div", { class: "bar mini", width: 100 * total / most + "%" }, TYPES.map((type) => {
+        const part = into.filter((edge) => edge.type === type).reduce((all, edge) => all + edge.strength, 0);
+        return part ? el("span", { class: type.toLowerCase(), width: 100 * part / sum + "%" }) : null;
+      }));
+      return el("li", {}, el("button", { type: "button", "data-node": node.name, "aria-label": `${node.name}: ${countText(into)}`,
+        on: { click: () => select({ node: node.id }) } }, el("span", {}, node.name, el("span", { class: "muted" }, ` ${into.length}`)), bar));
+    })));
+}
+
+function showExamples() {
+  const names = { clean: "model, clean", corrupted: "model, corrupted", ...Object.fromEntries(Object.entries(CIRCUITS).map(([key, text]) => [key, `circuit ${text}`])) };
+  const shown = (text) => `“${text}”`, list = (texts) => texts.length > 4 ? `${shown(texts[0])} … ${shown(texts.at(-1))}` : texts.map(shown).join(", ");
+  const bar = (value, kind) => el("div", { class: "prob " + kind }, el("i", { width: 100 * value + "%" }), el("span", {}, percent(value)));
+  fill($("examples"), data.examples.map((example) => el("article", { class: "example" },
+    el("p", { class: "prompt" }, marked(example.clean, example.corrupted)),
+    el("p", { class: "prompt other" }, "Corrupted: ", marked(example.corrupted, example.clean)),
+    el("p", { class: "answers" }, `right ${list(example.right)}, wrong ${list(example.wrong)}`),
+    el("table", {}, el("thead", {}, row("th", ["", "P(right)", "P(wrong)", "says"])),
+      el("tbody", {}, Object.entries(names).filter(([key]) => example.answers[key]).map(([key, text]) => {
+        const answer = example.answers[key], top = answer.top[0];
+        return el("tr", {}, el("td", {}, text), el("td", {}, bar(answer.right, "right")), el("td", {}, bar(answer.wrong, "wrong")),
+          el("td", { title: answer.top.map(([token, p]) => `${shown(token)} ${percent(p)}`).join(", ") }, top ? shown(top[0]) : ""));
+      }))))));
+  $("prompts").hidden = data.examples.length === 0;
+}
+// The words in which a prompt differs from its other version, underlined.
+function marked(text, other) {
+  const words = text.split(/(\s+)/), others = other.split(/(\s+)/);
+  if (words.length !== others.length) return [text];
+  return words.map((word, i) => (word === others[i] ? word : el("mark", {}, word)));
+}
+
+function showProvenance() {
+  const record = data.provenance, versions = record.versions || {}, time = record.time || {};
+  if (data.command) fill($("command"), el("p", { class: "muted" }, "This command makes the same report again:"), commandLine(data.command));
+  const flat = (value) => (value && typeof value === "object" ? Object.entries(value).map(([key, one]) => `${key} ${one}`).join(", ") : String(value));
+  const entries = { model: record.model, weights: record.weights, task: record.task, pairs: record.examples, "pairs' fingerprint": record.data,
+    method: record.method, parameters: record.parameters && flat(record.parameters), seed: record.seed, precision: record.dtype,
+    device: record.device, threads: record.threads, versions: flat(versions), finished: time.finished,
+    "time": data.seconds ? `${data.seconds} s in all` : null };
+  fill($("record"), Object.entries(entries).filter(([, value]) => value !== undefined && value !== null && value !== "").flatMap(([key, value]) =>
+    [el("dt", {}, key), el("dd", {}, String(value))]));
+}

@@ -1,0 +1,189 @@
+"""An investigation as plain data: what the page shows, small enough to travel inside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gatewise.circuit import Circuit
+from gatewise.graph import Graph
+from gatewise.logic.gates import GATE_TYPES
+from gatewise.logic.truth import TruthTable
+from gatewise.report.verdicts import facts, headline, next_steps, trust
+
+if TYPE_CHECKING:
+    from gatewise.evaluation import Evaluation
+    from gatewise.evaluation.evaluate import Behaviour
+    from gatewise.report.investigate import Investigation
+
+TABLES_PER_RECEIVER = 40  # in the page; `tables.json` has all
+TESTED_LABELS = ("AND", "OR", "ADDER", "XOR-like", "inhibiting", "none")
+
+
+def report_data(found: Investigation) -> dict[str, Any]:
+    """Everything the page shows."""
+    edges = union([circuit for circuits in found.searches.values() for circuit in circuits])
+    index = {edge: place for place, edge in enumerate(edges)}
+    names = found.graph.edges
+    by_name = {names[edge]: place for edge, place in index.items()}
+    record = found.gates.ns.provenance
+    return {
+        "format": 1,
+        "title": f"{record.get('task', 'circuit')} in {found.model}",
+        "headline": headline(found),
+        "model": found.model,
+        "graph": graph_data(found.graph),
+        "sizes": list(found.sizes),
+        "edges": _edges_data(found, edges, by_name),
+        "facts": [asdict(verdict) for verdict in facts(found)],
+        "trust": [asdict(verdict) for verdict in trust(found)],
+        "next": [{"why": why, "command": command} for why, command in next_steps(found)],
+        "curves": {name: [_evaluation(one) for one in curve] for name, curve in found.curves.items()},
+        "proportions": _proportions(found),
+        "agreement": None if found.agreement is None else found.agreement.to_json(),
+        "tables": _page_tables(found.tables, by_name),
+        "examples": [asdict(example) for example in found.examples],
+        "provenance": dict(record),
+        "seconds": round(found.seconds, 1),
+        "command": found.command,
+    }
+
+
+def graph_data(graph: Graph) -> dict[str, Any]:
+    """Stages in order; the page derives senders, ports and all edges from them."""
+    return {
+        "config": graph.config(),
+        "qkv": graph.qkv,
+        "edges": graph.n_edges,
+        "layered": all(stage.kind != "attention" for stage in graph.stages),
+        "stages": [
+            {"kind": stage.kind, "layer": stage.layer, "nodes": list(stage.nodes), "ports": list(stage.ports)}
+            for stage in graph.stages
+        ],
+    }
+
+
+def union(circuits: Iterable[Circuit]) -> list[int]:
+    """Edges of any of the circuits, in order."""
+    return torch.stack([circuit.mask for circuit in circuits]).any(dim=0).nonzero().flatten().tolist()
+
+
+def tables_data(found: Investigation) -> list[dict[str, Any]]:
+    """All truth tables, for `tables.json`."""
+    return [
+        {
+            "receiver": table.receiver,
+            "edges": list(table.edges),
+            "others": table.context,
+            "effects": dict(zip(("receiver", "margin", "kl"), table.effects.mean(dim=-1).tolist(), strict=True)),
+            "interplay": table.interplay,
+            "interval": list(table.interval),
+            "label": table.label,
+            "label_on_margin": table.margin_label,
+        }
+        for table in found.tables
+    ]
+
+
+def _edges_data(found: Investigation, edges: Sequence[int], by_name: dict[str, int]) -> dict[str, Any]:
+    """One column per property. `in`: for each circuit, bit k is set if the edge is in that of size k."""
+    graph, chosen = found.graph, torch.tensor(edges, dtype=torch.long)
+    tested = [-1] * len(edges)
+    for name, label in found.tested.items():
+        tested[by_name[name]] = TESTED_LABELS.index(label)
+    exact = {
+        direction: {by_name[graph.edges[edge]]: _digits(value) for edge, value in one.exact.items()}
+        for direction, one in (found.calibration or {}).items()
+    }
+    return {
+        "sender": graph.edge_sender[chosen].tolist(),
+        "port": graph.edge_port[chosen].tolist(),
+        "in": {name: _bits(circuits, chosen) for name, circuits in found.searches.items()},
+        "score": {name: _column(circuits[-1], chosen) for name, circuits in found.searches.items()},
+        "tested": tested,
+        "exact": exact,
+    }
+
+
+def _bits(circuits: Sequence[Circuit], chosen: Tensor) -> list[int]:
+    total = torch.zeros(len(chosen), dtype=torch.long)
+    for place, circuit in enumerate(circuits):
+        total += circuit.mask[chosen].long() << place
+    return total.tolist()
+
+
+def _column(circuit: Circuit, chosen: Tensor) -> list[float]:
+    values = circuit.mask.double() if circuit.scores is None else circuit.scores.double()
+    return [_digits(value) for value in values[chosen].tolist()]
+
+
+def _page_tables(tables: Sequence[TruthTable], by_name: dict[str, int]) -> list[dict[str, Any]]:
+    """The largest tables of each receiver: edges by their place in the page, means over examples."""
+    by_receiver: dict[str, list[TruthTable]] = {}
+    for table in tables:
+        by_receiver.setdefault(table.receiver, []).append(table)
+    shown = []
+    for some in by_receiver.values():
+        for table in sorted(some, key=lambda one: -one.size)[:TABLES_PER_RECEIVER]:
+            means = table.effects.mean(dim=-1)
+            shown.append(
+                {
+                    "edges": [by_name[edge] for edge in table.edges],
+                    "others": table.context,
+                    "receiver": [_digits(value, 4) for value in means[0].tolist()],
+                    "margin": [_digits(value, 4) for value in means[1].tolist()],
+                    "t": _digits(table.interplay, 3),
+                    "interval": [_digits(value, 3) for value in table.interval],
+                    "label": table.label,
+                }
+            )
+    return shown
+
+
+def _proportions(found: Investigation) -> list[dict[str, Any]]:
+    spans = found.gates.layer_span()
+    return [
+        {
+            "type": kind,
+            "edges": len(found.gates.by_type[kind]),
+            "share": found.gates.proportions()[kind],
+            "gates": sum(gate.type == kind for gate in found.gates),
+            "span": spans[kind] if math.isfinite(spans[kind]) else None,
+        }
+        for kind in GATE_TYPES
+    ]
+
+
+def _evaluation(one: Evaluation) -> dict[str, Any]:
+    named = {"circuit": one.circuit, "complement": one.complement, "full": one.full, "empty": one.empty}
+    behaviours: dict[str, Behaviour | None] = {
+        **named,
+        "random": one.random_circuit,
+        "random_complement": one.random_complement,
+    }
+    return {
+        "edges": one.edges,
+        "random_circuits": one.random_circuits,
+        "recovered": _finite(one.recovered),
+        "recovered_margin": _finite(one.recovered_margin),
+        "destroyed": _finite(one.destroyed),
+        **{name: None if value is None else _behaviour(value) for name, value in behaviours.items()},
+    }
+
+
+def _behaviour(value: Behaviour) -> dict[str, list[float]]:
+    return {key: [_digits(one["mean"]), _digits(one["error"])] for key, one in asdict(value).items()}
+
+
+def _finite(value: float) -> float | None:
+    return _digits(value) if math.isfinite(value) else None
+
+
+def _digits(value: float, digits: int = 5) -> float:
+    """Rounded to so many significant digits: the page shows fewer."""
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,104 @@
+"""How far to trust a search: which gates to test, whether half of the pairs finds the same, whether scores are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.circuit import Circuit
+from gatewise.engine.effects import edge_effects
+from gatewise.engine.runs import Direction
+from gatewise.evaluation.stability import overlap
+from gatewise.logic.gates import Gates
+from gatewise.methods.calibration import rank_correlation
+from gatewise.methods.discover import discover
+from gatewise.models.model import Model
+from gatewise.store import Store
+from gatewise.tasks.pairs import Pairs
+
+BOTH: tuple[Direction, ...] = ("ns", "dn")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Estimated scores against exact effects on the margin, for edges of the circuit drawn by the seed."""
+
+    exact: Mapping[int, float]  # edge index -> change of the margin, with the sign of the scores
+    rank_correlation: float
+    same_sign: float  # share of the edges
+
+
+def edge_strength(gates: Gates) -> Tensor:
+    """How strong each edge is in the direction that ranks it higher, relative to that direction's strongest. [edge]"""
+    found = []
+    for circuit in (gates.ns, gates.dn):
+        scores = circuit.mask.double() if circuit.scores is None else circuit.scores.double().abs()
+        scores = torch.where(circuit.mask, scores, 0.0)
+        found.append(scores / scores.max().clamp(min=1e-300))
+    return torch.stack(found).amax(dim=0)
+
+
+def strongest_gates(gates: Gates, receivers: int, senders: int) -> Circuit:
+    """The strongest `senders` edges of each of the `receivers` ports whose edges are strongest in sum."""
+    graph, strength, mask = gates.graph, edge_strength(gates), gates.sound.mask
+    by_port: dict[int, list[int]] = {}
+    for edge in mask.nonzero().flatten().tolist():
+        by_port.setdefault(int(graph.edge_port[edge]), []).append(edge)
+    ports = [port for port, edges in by_port.items() if len(edges) >= 2]
+    ports.sort(key=lambda port: -float(strength[by_port[port]].sum()))
+    chosen: list[int] = []
+    for port in ports[:receivers]:
+        chosen += sorted(by_port[port], key=lambda edge: -float(strength[edge]))[:senders]
+    return graph.circuit(chosen)
+
+
+def halves(
+    model: Model,
+    pairs: Pairs,
+    method: str,
+    sizes: Mapping[Direction, int],
+    *,
+    seed: int,
+    memory: int | str | None,
+    store: Store | None,
+    parameters: Mapping[str, Any],
+) -> dict[Direction, float]:
+    """Jaccard overlap of the circuits that the first and the second half of the pairs find."""
+    middle = len(pairs) // 2
+    found = {}
+    for direction, size in sizes.items():
+        circuits = [
+            discover(model, part, method, direction, edges=size, seed=seed, memory=memory, store=store, **parameters)
+            for part in (pairs[:middle], pairs[middle:])
+        ]
+        found[direction] = overlap(circuits).mean_jaccard
+    return found
+
+
+def calibrated(
+    model: Model,
+    pairs: Pairs,
+    circuit: Circuit,
+    direction: Direction,
+    *,
+    edges: int,
+    seed: int,
+    memory: int | str | None,
+) -> Calibration:
+    """Compare the scores of some of a circuit's edges with what removing them from the full graph really does."""
+    assert circuit.scores is not None
+    indices = torch.tensor(circuit.indices)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
+    effects = edge_effects(model, pairs, drawn.tolist(), direction, memory=memory)
+    exact = effects.margin if direction == "ns" else -effects.margin  # scores: clean exchanged for corrupted
+    estimated = circuit.scores[drawn].double()
+    return Calibration(
+        dict(zip(drawn.tolist(), exact.tolist(), strict=True)),
+        rank_correlation(estimated, exact),
+        float((estimated.sign() == exact.sign()).double().mean()),
+    )

@@ -1,0 +1,201 @@
+"""From a model and a task to circuits in both directions, gates, measures and the evidence for them, in one call."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gatewise.circuit import Circuit
+from gatewise.engine.runs import Direction
+from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.evaluation import Evaluations, evaluate
+from gatewise.graph import Graph
+from gatewise.logic.find import Agreement, label_agreement
+from gatewise.logic.gates import Gates, split_gates
+from gatewise.logic.truth import TestedLabel, TruthTable, labels_by_test, truth_tables
+from gatewise.methods.contract import SearchDirection
+from gatewise.methods.discover import discover
+from gatewise.methods.registry import methods
+from gatewise.models.model import Model
+from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, strongest_gates
+from gatewise.report.examples import ShownExample, shown_examples
+from gatewise.store import Store
+from gatewise.tasks.task import Task
+
+SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
+CIRCUITS = ("ns|dn", *SEARCHES)  # what is drawn and measured; ns|dn is the union
+_RANKED = ("eap",)  # methods that rank once: further sizes, and halves of the pairs, cost next to nothing
+_SMALLEST = 16  # edges of the smallest circuit of the slider
+_TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
+_TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
+_CALIBRATED = 24  # edges per direction
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Investigation:
+    """What was found about one task in one model. `save(folder)` writes the circuits, the gates and the report."""
+
+    model: str
+    gates: Gates  # at the largest size
+    sizes: tuple[int, ...]
+    searches: Mapping[SearchDirection, tuple[Circuit, ...]]  # one circuit per size
+    curves: Mapping[str, Evaluations]  # by name of CIRCUITS, one evaluation per size, the last beside random circuits
+    tables: tuple[TruthTable, ...]
+    tested: Mapping[str, TestedLabel]  # edge -> label by test
+    agreement: Agreement | None  # None if the model's labels cannot be tested
+    stability: Mapping[Direction, float] | None  # Jaccard of halves; None if it was not measured
+    calibration: Mapping[Direction, Calibration] | None  # None if the scores are no estimates of effects
+    examples: tuple[ShownExample, ...]
+    problems: tuple[str, ...] = ()  # what makes the task doubtful for the model
+    seconds: float = 0.0
+    command: str = ""  # that repeats it
+    seed: int = 0
+
+    @property
+    def graph(self) -> Graph:
+        return self.gates.graph
+
+    def circuits(self, size: int = -1) -> dict[str, Circuit]:
+        """The circuits of one place in `sizes`, by name."""
+        found = {name: circuits[size] for name, circuits in self.searches.items()}
+        return {"ns|dn": found["ns"] | found["dn"], **found}
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write `report.html`, `gates.json`, `tables.json` and the circuits; returns the files, the report first."""
+        from gatewise.report.data import report_data, tables_data
+        from gatewise.report.files import save_files
+        from gatewise.report.page import write_page
+
+        folder = Path(folder)
+        written = [folder / "report.html"]
+        write_page(written[0], report_data(self))
+        return written + save_files(self, folder, tables_data(self))
+
+    def __repr__(self) -> str:
+        from gatewise.report.verdicts import headline
+
+        return f"<Investigation of {self.model}: {headline(self)}>"
+
+
+def investigate(
+    model: Model,
+    task: Task,
+    method: str = "eap",
+    *,
+    edges: int = 500,
+    sizes: Sequence[int] | None = None,
+    all_gates: bool = False,
+    random_circuits: int = 2,
+    examples: int = 6,
+    seed: int = 0,
+    memory: int | str | None = None,
+    store: Store | str | Path | None = None,
+    command: str = "",
+    **parameters: Any,
+) -> Investigation:
+    """Find circuits of `edges` edges by noising, denoising and both, their gates, and how good they are.
+
+    `sizes`: further, smaller sizes for the curves (by default halved down to 16 for EAP, none for methods that would have to
+    search again). `all_gates`: test all edges by truth tables, not only those of the strongest gates. `examples`: how many
+    prompts to show. All else is as for `discover`.
+    """
+    started = time.time()
+    _check(method, edges, sizes)
+    chosen = tuple(sorted({edges, *(_default_sizes(method, edges) if sizes is None else sizes)}))
+    shelf = store if isinstance(store, Store) or store is None else Store(store)
+    more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GatewiseWarning)  # told in the report
+        problems = task.validate(model) if model.tokenizer is not None else []
+    searches: dict[SearchDirection, tuple[Circuit, ...]] = {
+        direction: tuple(discover(model, task.train, method, direction, edges=chosen, **more, **parameters))
+        for direction in SEARCHES
+    }
+    found = {name: circuits[-1] for name, circuits in searches.items()}
+    gates = split_gates(found["ns"], found["dn"], joint=found["ns+dn"])
+    tables, tested, agreement = _tested(model, task, gates, all_gates, memory)
+    return Investigation(
+        model.name,
+        gates,
+        chosen,
+        searches,
+        _curves(model, task, searches, random_circuits, seed, memory),
+        tables,
+        tested,
+        agreement,
+        _stability(model, task, gates, method, {**more, "parameters": parameters}),
+        _calibration(model, task, gates, method, seed, memory),
+        shown_examples(model, task.test[:examples], {"ns|dn": gates.sound, **found}, memory=memory),
+        tuple(problems),
+        time.time() - started,
+        command,
+        seed,
+    )
+
+
+def _check(method: str, edges: int, sizes: Sequence[int] | None) -> None:
+    if any(size > edges for size in sizes or ()):
+        raise GatewiseError(f"the sizes {list(sizes or ())} go beyond edges={edges}, which is the largest of all.")
+    known = methods()
+    if method in known and not known[method].directed:
+        raise GatewiseError(f"{method} has no direction, so it finds no gates. Use eap, acdc or edge-pruning.")
+
+
+def _default_sizes(method: str, edges: int) -> list[int]:
+    """Halved again and again, for methods that rank once."""
+    sizes = []
+    while method in _RANKED and edges // 2 >= _SMALLEST:
+        edges //= 2
+        sizes.append(edges)
+    return sizes
+
+
+def _tested(
+    model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
+) -> tuple[tuple[TruthTable, ...], dict[str, TestedLabel], Agreement | None]:
+    if model.coupled:  # one edge at a time cannot be recomputed alone
+        return (), {}, None
+    chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
+    tables = truth_tables(model, task.train[:_TESTED_PAIRS], gates.sound, of=chosen, memory=memory)
+    tested = labels_by_test(tables)
+    return tuple(tables), tested, label_agreement(gates, tested)
+
+
+def _stability(
+    model: Model, task: Task, gates: Gates, method: str, more: Mapping[str, Any]
+) -> dict[Direction, float] | None:
+    if method not in _RANKED or len(task.train) < 4:
+        return None
+    return halves(model, task.train, method, {"ns": len(gates.ns), "dn": len(gates.dn)}, **more)
+
+
+def _calibration(
+    model: Model, task: Task, gates: Gates, method: str, seed: int, memory: int | str | None
+) -> dict[Direction, Calibration] | None:
+    if method not in _RANKED or model.coupled:
+        return None
+    pairs, circuits = task.train[:_TESTED_PAIRS], {"ns": gates.ns, "dn": gates.dn}
+    return {d: calibrated(model, pairs, circuits[d], d, edges=_CALIBRATED, seed=seed, memory=memory) for d in BOTH}
+
+
+def _curves(
+    model: Model,
+    task: Task,
+    searches: Mapping[SearchDirection, Sequence[Circuit]],
+    random_circuits: int,
+    seed: int,
+    memory: int | str | None,
+) -> dict[str, Evaluations]:
+    """Every circuit of every size, the largest ones beside random circuits of their size."""
+    by_name = {"ns|dn": [a | b for a, b in zip(searches["ns"], searches["dn"], strict=True)], **searches}
+    smaller = [circuit for name in CIRCUITS for circuit in by_name[name][:-1]]
+    largest = [by_name[name][-1] for name in CIRCUITS]
+    more: dict[str, Any] = {"seed": seed, "memory": memory}
+    parts = [list(evaluate(model, task.test, smaller, random_circuits=0, **more))] if smaller else [[]]
+    parts.append(list(evaluate(model, task.test, largest, random_circuits=random_circuits, names=CIRCUITS, **more)))
+    count = len(smaller) // len(CIRCUITS)
+    return {name: Evaluations((*parts[0][i * count : (i + 1) * count], parts[1][i])) for i, name in enumerate(CIRCUITS)}

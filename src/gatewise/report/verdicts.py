@@ -1,0 +1,173 @@
+"""What came out, in sentences: how faithful, how complete, which gates, how far to trust it, what to do next.
+
+The terminal and the page print the same sentences, made here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from gatewise.logic.gates import GATE_TYPES
+
+if TYPE_CHECKING:
+    from gatewise.evaluation import Evaluation
+    from gatewise.report.investigate import Investigation
+
+Level = Literal["good", "note", "warning"]
+
+AGREEMENT_GOOD, AGREEMENT_POOR = 0.8, 0.5
+OVERLAP_GOOD, OVERLAP_POOR = 0.7, 0.4
+CORRELATION_GOOD, CORRELATION_POOR = 0.8, 0.5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One sentence or two under a heading, and whether it is reassuring."""
+
+    level: Level
+    title: str
+    text: str
+
+
+def headline(found: Investigation) -> str:
+    """The whole in one line."""
+    best = found.curves["ns|dn"][-1]
+    return (
+        f"{best.edges:,} of {best.graph_edges:,} edges keep {best.recovered_margin:.0%} of the margin; "
+        f"removing them takes {best.destroyed:.0%} of what corruption takes"
+    )
+
+
+def facts(found: Investigation) -> list[Verdict]:
+    """The three questions with numbers for answers: faithful, complete, which gates."""
+    union, joint = found.curves["ns|dn"][-1], found.curves["ns+dn"][-1]
+    return [_faithful(union, joint), _complete(union, joint), _gates(found)]
+
+
+def trust(found: Investigation) -> list[Verdict]:
+    """Everything that speaks for or against the result, the warnings first."""
+    given = [_beats_random(found), _agreement(found), _stability(found), _calibration(found), _dangling(found)]
+    listed = [verdict for verdict in given if verdict is not None]
+    listed += [Verdict("warning", "Task", f"{problem[0].upper()}{problem[1:]}") for problem in found.problems]
+    order = ("warning", "note", "good")
+    return sorted(listed, key=lambda verdict: order.index(verdict.level))
+
+
+def next_steps(found: Investigation) -> list[tuple[str, str]]:
+    """(why, command) pairs."""
+    record = found.gates.ns.provenance
+    base = ["gatewise", "run", str(record.get("model", found.model)), "--task", str(record.get("task", "ioi"))]
+    edges, examples, method = len(found.gates.ns), int(record.get("examples", 0)), str(record.get("method", "eap"))
+    steps = []
+    poor = found.curves["ns|dn"][-1].recovered_margin < 0.8
+    if poor and edges * 2 <= found.graph.n_edges:
+        steps.append(("a larger circuit keeps more of the task", [*base, "--edges", str(edges * 2)]))
+    if found.agreement is not None and len(found.tested) < len(found.gates.sound):
+        steps.append(("test every gate, not only the strongest", [*base, "--edges", str(edges), "--all"]))
+    if found.stability and min(found.stability.values()) < OVERLAP_GOOD:
+        more = [*base, "--edges", str(edges), "--examples", str(examples * 4)]
+        steps.append(("more pairs make the circuit steadier", more))
+    if method == "eap":
+        exact = ["gatewise", "discover", *base[2:], "--method", "acdc", "--edges", str(min(edges, 100))]
+        steps.append(("search with exact effects instead of estimates", [*exact, "--out", "circuits"]))
+    return [(why, shlex.join(words)) for why, words in steps]
+
+
+def _faithful(union: Evaluation, joint: Evaluation) -> Verdict:
+    level: Level = "good" if union.recovered_margin >= 0.8 else "note" if union.recovered_margin >= 0.4 else "warning"
+    return Verdict(
+        level,
+        "How faithful?",
+        f"Alone, the circuit keeps {union.recovered_margin:.0%} of the margin between right and wrong answers "
+        f"(KL to the model {union.faithfulness} of {union.empty.kl_from_full.mean:.3f} nats). "
+        f"The ns+dn circuit of {joint.edges:,} edges keeps {joint.recovered_margin:.0%}.",
+    )
+
+
+def _complete(union: Evaluation, joint: Evaluation) -> Verdict:
+    level: Level = "good" if union.destroyed >= 0.8 else "note" if union.destroyed >= 0.4 else "warning"
+    return Verdict(
+        level,
+        "How complete?",
+        f"Without the circuit the model is {union.destroyed:.0%} as far from itself as on corrupted prompts "
+        f"(KL {union.completeness} of {union.empty.kl_to_full.mean:.3f} nats). Without the ns+dn circuit: "
+        f"{joint.destroyed:.0%}.",
+    )
+
+
+def _gates(found: Investigation) -> Verdict:
+    counts = {kind: sum(gate.type == kind for gate in found.gates) for kind in GATE_TYPES}
+    listed = ", ".join(
+        f"{len(found.gates.by_type[kind]):,} {kind} edges in {counts[kind]:,} gates" for kind in GATE_TYPES
+    )
+    return Verdict("note", "Which gates?", f"{listed}, by what noising and denoising found.")
+
+
+def _beats_random(found: Investigation) -> Verdict | None:
+    union = found.curves["ns|dn"][-1]
+    if union.random_circuit is None:
+        return None
+    span = union.full.margin.mean - union.empty.margin.mean
+    random = (union.random_circuit.margin.mean - union.empty.margin.mean) / span if span else float("nan")
+    better = union.recovered_margin > random
+    return Verdict(
+        "good" if better else "warning",
+        "Against chance",
+        f"Random circuits of {union.edges:,} edges keep {random:.0%} of the margin; this one keeps "
+        f"{union.recovered_margin:.0%}.",
+    )
+
+
+def _agreement(found: Investigation) -> Verdict | None:
+    agreement = found.agreement
+    if agreement is None:
+        why = "this model's heads are coupled by a norm, so edges cannot be tested one by one"
+        return Verdict("note", "Labels not tested", f"The labels were not tested: {why}.")
+    if agreement.edges == 0:
+        text = "No port of the circuit receives two edges that reach the logits, so there is nothing to test."
+        return Verdict("note", "Labels not tested", text)
+    text = f"Truth tables confirm {agreement.share:.0%} of the {agreement.edges:,} labels tested"
+    shares = [f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind]]
+    text += f" ({', '.join(shares)})."
+    if agreement.share < AGREEMENT_POOR:
+        text += " Read AND, OR and ADDER as which direction found an edge, not as how it computes."
+    return Verdict(_level(agreement.share, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
+
+
+def _stability(found: Investigation) -> Verdict | None:
+    if found.stability is None:
+        return None
+    worst = min(found.stability.values())
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in found.stability.items())
+    text = f"Two halves of the pairs find circuits that share this much of their edges: {listed}."
+    if worst < OVERLAP_POOR:
+        text += " Single edges may be accidents of the prompts; give more --examples."
+    return Verdict(_level(worst, OVERLAP_GOOD, OVERLAP_POOR), "Stability", text)
+
+
+def _calibration(found: Investigation) -> Verdict | None:
+    if found.calibration is None:
+        return None
+    worst = min(one.rank_correlation for one in found.calibration.values())
+    listed = ", ".join(f"{name} {one.rank_correlation:.2f}" for name, one in found.calibration.items())
+    count = min(len(one.exact) for one in found.calibration.values())
+    text = f"Rank correlation of the scores with exact effects, for {count} edges of each circuit: {listed}."
+    if worst < CORRELATION_POOR:
+        text += " The scores are rough estimates; exact search (--method acdc) is slower and sure."
+    return Verdict(_level(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
+
+
+def _dangling(found: Investigation) -> Verdict | None:
+    circuit = found.gates.sound
+    on_path = len(circuit.connected())
+    if on_path == len(circuit):
+        return None
+    share = on_path / max(1, len(circuit))
+    text = f"{len(circuit) - on_path:,} of {len(circuit):,} edges lie on no path from the input to the logits."
+    return Verdict(_level(share, 0.9, 0.5), "Loose ends", text)
+
+
+def _level(value: float, good: float, poor: float) -> Level:
+    return "good" if value >= good else "note" if value >= poor else "warning"
