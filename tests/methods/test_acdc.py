@@ -10,6 +10,7 @@ from reference import reference_logits
 from small_models import random_pairs, small_model
 
 from gatewise.circuit import Circuit
+from gatewise.engine.divergence import Divergence
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
 from gatewise.methods.acdc import Acdc, AcdcConfig, next_threshold, receiver_order, sender_order
@@ -96,11 +97,25 @@ def test_values_on_the_threshold_are_decided_canonically() -> None:
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_screened_vocabulary_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, pairs = small_model("gpt2", seed=7), random_pairs(seed=7)
-    expected = search(model, pairs, "ns+dn", 0.01)
+@pytest.mark.parametrize(("architecture", "tau"), [("gpt2", 0.01), ("neox", 0.02)])
+def test_screened_vocabulary_and_spans_change_nothing(
+    architecture: str, tau: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every shortcut to the divergence, taken wherever it can be, and those without bounds taken indeed."""
+    model, pairs = small_model(architecture, seed=7), random_pairs(seed=7)
+    expected = search(model, pairs, "ns+dn", tau)
+    taken = set()
+
+    def note(name: str, way: Any) -> Any:
+        return lambda *given: (taken.add(name), way(*given))[1]
+
+    for name in ("_spanned", "_value_and_bound", "_whole"):
+        monkeypatch.setattr(Divergence, name, note(name, getattr(Divergence, name)))
     monkeypatch.setattr("gatewise.engine.divergence._SMALLEST_VOCABULARY", 2)
-    assert search(model, pairs, "ns+dn", 0.01) == expected
+    monkeypatch.setattr("gatewise.engine.divergence._PATIENCE", 0)
+    monkeypatch.setattr("gatewise.engine.spans._WIDEST", 1.0)
+    assert search(model, pairs, "ns+dn", tau) == expected
+    assert taken >= {"_spanned", "_whole"}
 
 
 def test_the_running_divergence_is_that_of_the_circuit() -> None:

@@ -9,7 +9,8 @@ Jensen and by Bennett, with m the tail's mean row, V(x) its variance of w . x, a
     Z_tail(anchor + x)  in  Z_tail(anchor) exp(m . x) [1, 1 + V(x) f(r |x|)],   f(t) = (exp t - 1 - t) / t^2
 
 V is bounded through the covariance of all rows of the unembedding, times the largest probability in the tail over that
-of a uniform distribution. So every value comes with a bound on its error.
+of a uniform distribution. So every value comes with a bound on its error. Where steps are too large for that, all rows
+are unembedded, a block of words at a time; where only a few heads' outputs change, so is what they write (`spans`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.engine.spans import Base, Span
 from gatewise.models.model import Model
 
 _CUTOFF = 1.0  # words of more than this times a uniform probability are unembedded exactly
@@ -27,8 +30,12 @@ _GROWN = 10.0  # the words are chosen again when the tail's largest probability 
 _SMALLEST_VOCABULARY = 4096  # below, everything is unembedded
 _SHORT = 2  # so few residuals are unembedded wholly
 _LOOSE = 0.1  # share of rows that may have wider bounds than wanted
+_ANCHOR_PRICE = 2  # in residuals unembedded wholly: an anchor needs its tail's mean row as well
+_PATIENCE = 96  # so many are unembedded wholly before words are chosen and the unembedding's moments computed
+_SAMPLE = 512  # words, to see how large the steps of a chain are
 _ROUNDS, _NEW_ANCHORS, _MOST_ANCHORS = 4, 4, 12  # of adding anchors to a chain; at a time; remembered
 _LOGITS = 1 << 25  # how many at a time
+_BLOCK, _LEAST_WORDS, _MOST_WORDS = 1 << 18, 512, 1024  # logits, words, summed at a time: they stay in the cache
 _TINY = 1e-300
 _ROUNDING = 1.01  # bounds are widened by this, for sums in the model's own precision
 
@@ -79,45 +86,118 @@ class Divergence:
         log_p = reference_logits.double().log_softmax(dim=-1)
         p = log_p.exp()
         self._entropy = (p * log_p).sum(dim=-1)  # [example]
-        self._screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY
+        self.screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY  # whether shortcuts are worth it
         self._anchors: _Anchors | None = None
         self._words: _Words  # chosen with the first anchors
-        if self._screens:
+        self._seen = 0  # residuals that anchors could have served
+        self._base: Base | None = None
+        if self.screens:
             self._mean_row = (p.to(model.head.dtype) @ model.head).double()  # [example, d]
-            self._middle, self._radius, self._covariance = model.head_moments
+            self._sample = model.head[:: max(1, model.vocabulary_size // _SAMPLE)].contiguous()
         else:
             self._p = p
 
     def exact(self, residual: Tensor) -> Tensor:
         """D of last residuals [..., example, d] -> [..., example], in float64."""
         flat = residual.reshape(-1, *residual.shape[-2:])
+        if self.screens:
+            return self._whole(flat).reshape(residual.shape[:-1])
         size = max(1, _LOGITS // (flat.shape[1] * self.model.vocabulary_size))
-        found = [self._from_logits(part, self.model.unembed(part)) for part in flat.split(size)]
+        found = []
+        for part in flat.split(size):
+            log_q = self.model.unembed(part).double().log_softmax(dim=-1)
+            found.append(self._entropy - (self._p * log_q).sum(dim=-1))
         return torch.cat(found).reshape(residual.shape[:-1])
 
-    def _from_logits(self, residual: Tensor, logits: Tensor) -> Tensor:
-        if not self._screens:
-            return self._entropy - (self._p * logits.double().log_softmax(dim=-1)).sum(dim=-1)
-        y = self.model.final_norm(residual).double()
-        return self._entropy - (self._mean_row * y).sum(dim=-1) + _log_sum_exp(logits)
+    def _whole(self, residual: Tensor) -> Tensor:
+        """`exact` of [row, example, d], with logits of a few words at a time."""
+        y = self.model.final_norm(residual)
+        shift = self._reference_logit(y)
+        flat, below = y.flatten(0, 1).T.contiguous(), shift.flatten().to(y.dtype)
+        total = torch.zeros_like(below, dtype=torch.float64)
+        for rows in self.model.head.split(_words_at_once(len(below))):
+            total += (rows @ flat).sub_(below).exp_().sum(dim=0)
+        return self._checked(residual, total.reshape(shift.shape), shift)
 
-    def estimate(self, residual: Tensor, wanted: float) -> tuple[Tensor, Tensor]:
+    def _spanned(self, residual: Tensor, span: Span) -> Tensor | None:
+        """`exact` of [row, example, d] that differ within a span only; None if they do not."""
+        size = residual.norm(dim=-1)
+        within = None
+        if self._base is not None and self._base.span is span:
+            within = span.coordinates(residual - self._base.residual, size)
+        if self._base is None or within is None:
+            self._base = Base.at(residual[0], span, self.model.head)
+            within = span.coordinates(residual - residual[0], size)
+        if within is None:
+            return None
+        shift = self._reference_logit(self.model.final_norm(residual))
+        scale = span.norm.standardise(residual)[1]  # [row, example, 1]
+        below = shift[..., None].to(residual.dtype)
+        flat = torch.cat([within * scale, torch.ones_like(below), -below], dim=-1).flatten(0, 1).T.contiguous()
+        total, words = torch.zeros_like(shift), _words_at_once(flat.shape[1])
+        for rows, known in zip(span.rows.split(words), self._base.logits.split(words), strict=True):
+            logits = (rows @ flat).reshape(-1, *shift.shape)
+            total += logits.addcmul_(scale[..., 0], known[:, None]).exp_().sum(dim=0)
+        return self._checked(residual, total, shift)
+
+    def _reference_logit(self, y: Tensor) -> Tensor:
+        """Mean logits under the reference's distribution. [row, example, d] -> [row, example]
+
+        log Z is at least as large, and larger by the distance from the reference plus its entropy: no sum of exponents
+        that are taken relative to it is too small for its precision, and none too large but for a distance of 70 nats.
+        """
+        return (self._mean_row * y.double()).sum(dim=-1)
+
+    def _checked(self, residual: Tensor, total: Tensor, shift: Tensor) -> Tensor:
+        """D from sums of exponents relative to `shift`; where they were too large, from all logits at once."""
+        used = shift.to(residual.dtype).double()
+        found = self._entropy - shift + total.log() + used
+        if bool(torch.isfinite(found).all()):
+            return found
+        for row in (~torch.isfinite(found)).any(dim=-1).nonzero().flatten().tolist():
+            found[row] = self._entropy - shift[row] + _log_sum_exp(self.model.unembed(residual[row]))
+        return found
+
+    def estimate(self, residual: Tensor, wanted: float, span: Span | None = None) -> tuple[Tensor, Tensor]:
         """D of a chain of last residuals [row, example, d], and a bound on how much larger it may be. [row, example]
 
         wanted: what the bounds should stay below, as a mean over examples. It decides how many anchors are made.
+        span: what the residuals are believed to differ in; if they do, no bound is needed.
         """
-        if not self._screens or len(residual) <= _SHORT:
+        if self.screens and span is not None:
+            found = self._spanned(residual, span)
+            if found is not None:
+                return found, torch.zeros_like(found)
+        if not self.screens or not self._anchors_pay(residual, wanted):
             exact = self.exact(residual)
             return exact, torch.zeros_like(exact)
         y = self.model.final_norm(residual)
         anchors = self._anchors or self._add_anchors(residual[len(residual) // 2 :][:1])
         near = self._near(y, anchors)
+        loose = near.loose(wanted)
         for _ in range(_ROUNDS):
-            loose = near.loose(wanted)
-            if len(loose) <= _LOOSE * len(y):
+            middles = _middles(loose)
+            if len(loose) <= max(_LOOSE * len(y), _ANCHOR_PRICE * len(middles)):
                 break
-            near = self._near(y, self._add_anchors(residual[_middles(loose)]))
-        return self._value_and_bound(y, near)
+            near = self._near(y, self._add_anchors(residual[middles]))
+            loose = near.loose(wanted)
+        value, bound = self._value_and_bound(y, near)
+        if len(loose) > _LOOSE * len(y):
+            value[loose], bound[loose] = self.exact(residual[loose]), 0.0
+        return value, bound
+
+    def _anchors_pay(self, residual: Tensor, wanted: float) -> bool:
+        """Whether anchors save time: on long chains of small steps, once enough of those have been seen."""
+        if len(residual) <= _SHORT or not self._steps_are_small(residual, wanted):
+            return False
+        self._seen += len(residual)
+        return self._seen > _PATIENCE
+
+    def _steps_are_small(self, residual: Tensor, wanted: float) -> bool:
+        """Whether an anchor serves so many rows of the chain that it is worth its price."""
+        y = self.model.final_norm(residual)
+        variance = F.linear(y[1:] - y[:-1], self._sample).var(dim=-1).mean(dim=-1)
+        return float(variance.median()) <= wanted
 
     def _near(self, y: Tensor, anchors: _Anchors) -> _Near:
         """Where normed residuals [row, example, d] stand to the nearest anchors."""
@@ -125,9 +205,10 @@ class Divergence:
         at = (distance.argmin(dim=-1).T, torch.arange(y.shape[1], device=y.device))  # for each row and example
         step = y.double() - anchors.points[at]
         tail_mean = anchors.tail_mean[at]
-        radius = self._radius + (tail_mean - self._middle).norm(dim=-1)
+        middle, largest, covariance = self.model.head_moments
+        radius = largest + (tail_mean - middle).norm(dim=-1)
         narrow = step.to(y.dtype)
-        variance = _ROUNDING * ((narrow @ self._covariance) * narrow).sum(dim=-1)
+        variance = _ROUNDING * ((narrow @ covariance) * narrow).sum(dim=-1)
         excess = anchors.ratio[at] * variance * _bennett(radius * step.norm(dim=-1))
         return _Near(anchors.log_tail[at] + (tail_mean * step).sum(dim=-1), excess, anchors.share[at])
 
@@ -171,6 +252,10 @@ class Divergence:
     def _outgrown(self, anchors: _Anchors) -> bool:
         largest = float((anchors.ratio * anchors.share).max()) / self.model.vocabulary_size
         return largest > _GROWN * max(self._words.peak, _CUTOFF / self.model.vocabulary_size)
+
+
+def _words_at_once(rows: int) -> int:
+    return min(max(_BLOCK // rows, _LEAST_WORDS), _MOST_WORDS)
 
 
 def _middles(rows: list[int]) -> list[int]:

@@ -98,6 +98,11 @@ class Plan:
     wide_changed: list[int]
     into_logits: Tensor  # [changed sender] of 0 and 1
 
+    @property
+    def read_by_logits(self) -> list[int]:
+        """The changed senders that the logits read."""
+        return [sender for sender, read in zip(self.changed, self.into_logits.tolist(), strict=True) if read]
+
 
 @dataclass(eq=False)
 class Proposal:
@@ -155,6 +160,16 @@ class State:
     def carried(self, senders: Sequence[int], positions: int) -> Tensor:
         """What keeping an edge from each sender adds to a port's input at the last positions. [sender, ..., d]"""
         return self.outputs[:, :, -positions:][senders] - self.on.other[:, :, -positions:][senders]
+
+    def removed(self, senders: Sequence[int], positions: int) -> Tensor:
+        """Change of a port's input if the edges from the first, the first two, ... of these senders go."""
+        outputs, other = self.outputs[:, :, -positions:], self.on.other[:, :, -positions:]
+        found = outputs.new_empty(len(senders), *outputs.shape[1:])
+        for row, sender in enumerate(senders):
+            torch.sub(other[sender], outputs[sender], out=found[row])
+            if row:
+                found[row] += found[row - 1]
+        return found
 
     def port_input(self, port: int) -> Tensor:
         """[example, window, d]; at nodes that live at the last position only, just that column is kept up."""
@@ -339,29 +354,37 @@ class State:
             spec, nodes, stage = graph.stages[index], graph.sender_slices[index], self.model.stages[index - 1]
             for local, node in enumerate(range(nodes.start, nodes.stop)):
                 if live[node] != DEAD:
-                    self._rebuild_node(index, spec.reads, local, node, stage)
-        self.last = self._from_kept(len(graph.ports) - 1, len(graph.stages) - 1, len(graph.senders))[:, -1]
+                    self._rebuild_node(index, spec.reads, local, node, stage, live[node] == WIDE)
+        self.last = self._from_kept(len(graph.ports) - 1, len(graph.stages) - 1, len(graph.senders), 1)[:, -1]
 
-    def _from_kept(self, port: int, stage: int, reads: int) -> Tensor:
-        senders = self.kept[port, :reads].nonzero().flatten().to(self.outputs.device)
-        base = self.on.base[stage - 1]
-        return base + (self.outputs[senders] - self.on.other[senders]).sum(dim=0)
+    def _from_kept(self, port: int, stage: int, reads: int, positions: int) -> Tensor:
+        """The input of a port at the last positions. [example, position, d]"""
+        found = self.on.base[stage - 1][:, -positions:].clone()
+        for sender in self.kept[port, :reads].nonzero().flatten().tolist():
+            found += self.outputs[sender][:, -positions:]
+            found -= self.on.other[sender][:, -positions:]
+        return found
 
-    def _rebuild_node(self, index: int, reads: int, local: int, node: int, stage: Attention | Pointwise) -> None:
-        ports = self.graph.ports_of_sender[node]
-        for port in ports:
-            self.inputs[port] = self._from_kept(port, index, reads)
-        if isinstance(stage, Pointwise):
-            self.outputs[node] = stage(self.inputs[ports[0]][None], [local])[0]
-            return
+    def _rebuild_node(
+        self, index: int, reads: int, local: int, node: int, stage: Attention | Pointwise, wide: bool
+    ) -> None:
+        ports, window = self.graph.ports_of_sender[node], self.on.layout.window
+        positions = window if wide else 1
         head = torch.tensor([local], device=self.outputs.device)
         new: dict[Kind, Tensor] = {}
         for port in ports:
-            for kind in kinds_of(self.graph, port):
-                y = stage.project(kind, self.inputs[port][None, None], self.on.layout, head)
-                self.heads[index - 1][kind][local] = y[0, 0]
-                new[kind] = y
-        self.outputs[node] = self._attend(stage, index - 1, head, self.on.layout.window, new)[0, 0]
+            kinds = kinds_of(self.graph, port)
+            into = self._from_kept(port, index, reads, window if "k" in kinds or "v" in kinds else positions)
+            self.inputs[port] = into
+            if isinstance(stage, Pointwise):
+                self.outputs[node][:, -positions:] = stage(into[None], [local])[0]
+                return
+            for kind in kinds:
+                x = into[:, -positions:] if kind == "q" else into
+                new[kind] = stage.project(kind, x[None, None], self.on.layout, head)
+                self.heads[index - 1][kind][local][:, -x.shape[1] :] = new[kind][0, 0]
+        assert isinstance(stage, Attention)
+        self.outputs[node][:, -positions:] = self._attend(stage, index - 1, head, positions, new)[0, 0]
 
 
 def _place(proposal: Proposal, out: Tensor, counts: list[int], wide: bool) -> list[int]:

@@ -25,6 +25,7 @@ from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import DEAD, Plan, Proposal, State, liveness
 from gatewise.engine.runs import BothRuns, Direction, both_runs
+from gatewise.engine.spans import Span, Spans
 from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
 from gatewise.methods.contract import Finding, Method, Problem
@@ -85,7 +86,11 @@ def sender_order(graph: Graph, port: int, seed: int) -> list[int]:
 class _Side:
     """One direction of a search: the states of all batches, and their distance from the reference."""
 
-    def __init__(self, model: Model, runs: Sequence[BothRuns], direction: Direction, kept: Tensor) -> None:
+    def __init__(
+        self, model: Model, runs: Sequence[BothRuns], direction: Direction, kept: Tensor, spans: Spans
+    ) -> None:
+        self._spans = spans
+        self._span: Span | None = None  # what the candidates of the current node change the last residual within
         self.states = []
         self.divergences = []
         for run in runs:
@@ -115,6 +120,12 @@ class _Side:
 
     def plan(self, node: int, live: Sequence[int]) -> None:
         self._plans = [None if node < 0 else state.plan(node, live) for state in self.states]
+        self._span = None
+        if self._plans[0] is not None and self.divergences[0].screens:
+            graph = self.states[0].graph
+            ports = graph.ports_of_sender[node]
+            candidates = len(ports) * graph.stages[graph.stage_of_port[ports[0]]].reads
+            self._span = self._spans.of(self._plans[0].read_by_logits, candidates, len(self.states[0].last))
 
     def longest_chain(self, port: int) -> int:
         """Rows that fit the memory meant for them."""
@@ -129,10 +140,10 @@ class _Side:
         self._proposals = []
         found = []
         for state, plan, divergence in zip(self.states, self._plans, self.divergences, strict=True):
-            change = -state.carried(senders, state.positions_read(plan, port)).cumsum(dim=0)
+            change = state.removed(senders, state.positions_read(plan, port))
             proposal = state.propose(plan, port, change)
             self._proposals.append(proposal)
-            found.append(divergence.estimate(proposal.residual, wanted))
+            found.append(divergence.estimate(proposal.residual, wanted, self._span))
         values = self._mean([value for value, _ in found])
         if not bool(torch.isfinite(values).all()):
             raise GatewiseError(
@@ -191,6 +202,7 @@ class Acdc:
         self.model, self.graph = problem.model, problem.model.graph
         self.directions = problem.directions
         self._check_memory()
+        self._widest_band = BAND.get(self.model.dtype, _WIDEST_BAND)
         self._runs = [both_runs(self.model, part) for part in self._parts()]
         self._canonical = _Canonical(self.model, problem.pairs, self.directions)
 
@@ -212,7 +224,7 @@ class Acdc:
 
     def band(self, threshold: float) -> float:
         """How close to tau a change has to be for the canonical evaluation."""
-        return min(BAND.get(self.model.dtype, _WIDEST_BAND), _BAND_SHARE * threshold)
+        return min(self._widest_band, _BAND_SHARE * threshold)
 
     def removable(self, changes: Sequence[float], threshold: float) -> float:
         """How far below tau the combined change is: positive means removable."""
@@ -228,7 +240,8 @@ class _Search:
         self.kept = self.graph.edge_index >= 0  # [port, sender]
         self.effects = torch.zeros(self.graph.n_edges, dtype=torch.float64)
         self.live = [DEAD] * len(self.graph.senders)
-        self.sides = [_Side(acdc.model, acdc._runs, direction, self.kept) for direction in acdc.directions]
+        spans = Spans(acdc.model)
+        self.sides = [_Side(acdc.model, acdc._runs, direction, self.kept, spans) for direction in acdc.directions]
         self.trials = self.canonical = 0
         self.length = 8  # of the next chain
 
