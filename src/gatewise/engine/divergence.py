@@ -86,7 +86,7 @@ class Divergence:
         log_p = reference_logits.double().log_softmax(dim=-1)
         p = log_p.exp()
         self._entropy = (p * log_p).sum(dim=-1)  # [example]
-        self.screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY  # whether shortcuts are worth it
+        self.screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY
         self._anchors: _Anchors | None = None
         self._words: _Words  # chosen with the first anchors
         self._seen = 0  # residuals that anchors could have served
