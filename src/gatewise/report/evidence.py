@@ -1,4 +1,4 @@
-"""How far to trust a search: which gates to test, whether half of the pairs finds the same, whether scores are exact."""
+"""How far to trust a search: which gates to test, whether halves of the pairs agree, how exact the scores are."""
 
 from __future__ import annotations
 

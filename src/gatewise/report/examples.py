@@ -39,7 +39,7 @@ def shown_examples(
     model: Model, pairs: Pairs, circuits: Mapping[str, Circuit], *, memory: int | str | None = None
 ) -> tuple[ShownExample, ...]:
     """Run the model and the circuits on these pairs."""
-    runs = {side: last_logits(model, pairs, side, memory=memory) for side in ("clean", "corrupted")}  # type: ignore[arg-type]
+    runs = {side: last_logits(model, pairs, side, memory=memory) for side in ("clean", "corrupted")}
     runs |= zip(circuits, run_circuits(model, pairs, list(circuits.values()), memory=memory), strict=True)
     probabilities = {name: logits.double().softmax(dim=-1).cpu() for name, logits in runs.items()}
     shown = []

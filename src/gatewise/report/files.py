@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def save_files(found: Investigation, folder: Path, tables: Any) -> list[Path]:
-    """`gates.json`, `tables.json`, `evaluation.json`, and the largest circuits as files of EAP-IG's and MIB's format."""
+    """`gates.json`, `tables.json`, `evaluation.json`, and the largest circuits in the format of EAP-IG and MIB."""
     written = [folder / name for name in ("gates.json", "tables.json", "evaluation.json")]
     found.gates.save(written[0])
     write_json(written[1], tables)

@@ -61,7 +61,7 @@ class Investigation:
 
     def circuits(self, size: int = -1) -> dict[str, Circuit]:
         """The circuits of one place in `sizes`, by name."""
-        found = {name: circuits[size] for name, circuits in self.searches.items()}
+        found: dict[str, Circuit] = {name: circuits[size] for name, circuits in self.searches.items()}
         return {"ns|dn": found["ns"] | found["dn"], **found}
 
     def save(self, folder: str | Path) -> list[Path]:
@@ -99,9 +99,9 @@ def investigate(
 ) -> Investigation:
     """Find circuits of `edges` edges by noising, denoising and both, their gates, and how good they are.
 
-    `sizes`: further, smaller sizes for the curves (by default halved down to 16 for EAP, none for methods that would have to
-    search again). `all_gates`: test all edges by truth tables, not only those of the strongest gates. `examples`: how many
-    prompts to show. All else is as for `discover`.
+    `sizes`: further, smaller sizes for the curves (by default halved down to 16 for EAP, none for methods that would
+    have to search again). `all_gates`: test all edges by truth tables, not only those of the strongest gates.
+    `examples`: how many prompts to show. All else is as for `discover`.
     """
     started = time.time()
     _check(method, edges, sizes)
@@ -115,7 +115,7 @@ def investigate(
         direction: tuple(discover(model, task.train, method, direction, edges=chosen, **more, **parameters))
         for direction in SEARCHES
     }
-    found = {name: circuits[-1] for name, circuits in searches.items()}
+    found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
     gates = split_gates(found["ns"], found["dn"], joint=found["ns+dn"])
     tables, tested, agreement = _tested(model, task, gates, all_gates, memory)
     return Investigation(
@@ -191,7 +191,8 @@ def _curves(
     memory: int | str | None,
 ) -> dict[str, Evaluations]:
     """Every circuit of every size, the largest ones beside random circuits of their size."""
-    by_name = {"ns|dn": [a | b for a, b in zip(searches["ns"], searches["dn"], strict=True)], **searches}
+    by_name: dict[str, Sequence[Circuit]] = dict(searches.items())
+    by_name["ns|dn"] = [a | b for a, b in zip(searches["ns"], searches["dn"], strict=True)]
     smaller = [circuit for name in CIRCUITS for circuit in by_name[name][:-1]]
     largest = [by_name[name][-1] for name in CIRCUITS]
     more: dict[str, Any] = {"seed": seed, "memory": memory}

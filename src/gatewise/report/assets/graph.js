@@ -66,7 +66,7 @@ function makeGraph(state, on) {
     cost = performance.now() - started;
   }
   function strokeEdge(context, edge, calm, wider) {
-    const strength = Math.sqrt(edge.strength);
+    const strength = edge.strength ** 0.4;
     context.globalAlpha = wider > 1 ? 0.95 : (0.22 + 0.68 * strength) * calm;
     context.lineWidth = (0.7 + 4 * strength) * wider / Math.sqrt(view.scale);
     context.strokeStyle = ink[edge.type];

@@ -4,7 +4,7 @@ function makeLayout(width, height) {
   const heads = Math.max(...stages.map((stage) => stage.nodes.length), 1);
   const withHeads = !data.graph.layered, lanes = withHeads ? heads + 1 : heads;
   const first = -1, last = model.logits.layer, along = upwards ? height : width, across = upwards ? width : height;
-  const start = upwards ? 34 : 64, end = upwards ? 44 : 52, top = 36, bottom = upwards ? 14 : 44;
+  const start = upwards ? 34 : 64, end = upwards ? 44 : 52, top = 36, bottom = upwards ? 26 : 44;
   const step = (along - start - end) / (last - first + (withHeads ? 0.2 : 0)), lane = (across - top - bottom) / lanes;
   const radius = Math.max(2.2, Math.min(step * (withHeads ? 0.2 : 0.3), lane * 0.26, 13));
   const place = (layer, position) => {
