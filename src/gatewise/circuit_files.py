@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gatewise.circuit import Circuit
 from gatewise.errors import GatewiseError
-from gatewise.files import read_json, write_json
+from gatewise.files import read_json, shown, write_json
 from gatewise.graph import Graph
 
 _FORMAT = 1
 _WHAT = "a circuit file (EAP-IG/MIB JSON or Edge-Pruning's list of edges)"
 _MAX_SIZE = {"n_layers": 1_000, "n_heads": 1_000, "d_model": 1_000_000}
+_MOST_NODES = 2_000  # of a logic model: its table of edges grows with their square
 _EDGE_PRUNING_NAMES = {"embeds": "input", "tok_embeds": "input", "pos_embeds": "input", "resid_post": "logits"}
 
 
@@ -64,8 +66,11 @@ def save_edge_list(circuit: Circuit, path: str | Path) -> None:
 
 def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
     """Read any of the formats. `graph`: what the circuit must belong to; needed for Edge-Pruning's list."""
-    path = Path(path)
-    content = read_json(path, _WHAT)
+    return circuit_from(read_json(Path(path), _WHAT), path, graph)
+
+
+def circuit_from(content: Any, path: str | Path, graph: Graph | None = None) -> Circuit:
+    """The circuit in the parsed content of a file of any of the formats; `path` is named in errors."""
     if isinstance(content, list):
         return _from_edge_list(path, content, graph)
     if not isinstance(content, dict):
@@ -74,7 +79,7 @@ def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
 
 
 def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph | None = None) -> Circuit:
-    """The circuit in the parsed content of a file; `path` is named in errors."""
+    """The circuit in the parsed content of a file that is no bare list."""
     edges = _entry(content, "edges", dict, path)
     block = content.get("gatewise", {})
     if not isinstance(block, dict):
@@ -87,19 +92,31 @@ def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph
             f"{path}: 'edges' lists {len(edges):,} edges, its 'cfg' implies {found.n_edges:,}. "
             f"Every edge has to be listed, with in_graph false for those outside the circuit."
         )
-    mask, scores = torch.zeros(found.n_edges, dtype=torch.bool), torch.zeros(found.n_edges, dtype=torch.float64)
-    for name, value in edges.items():
-        index = found.find(name)
-        if index is None:
-            raise GatewiseError(f"{path}: 'edges' has {name!r}, which is no edge of {found!r}.")
-        if not isinstance(value, dict):
-            raise GatewiseError(f"{path}: edge {name!r} holds {value!r}, expected {{'score': ..., 'in_graph': ...}}.")
-        mask[index] = _entry(value, "in_graph", bool, f"{path}, edge {name!r}")
-        scores[index] = _number(value, "score", f"{path}, edge {name!r}")
+    mask, scores = _edge_values(edges, found, path)
     provenance = block.get("provenance", {})
     if not isinstance(provenance, dict):
         raise GatewiseError(f"{path}: gatewise.provenance holds a {type(provenance).__name__}, expected an object.")
     return Circuit(found, mask, scores if block.get("scored", True) else None, provenance)
+
+
+def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tuple[Tensor, Tensor]:
+    """Which edges are in the circuit, and their scores; each edge has to be there, under one of its spellings."""
+    listed = [False] * graph.n_edges
+    mask, scores = [False] * graph.n_edges, [0.0] * graph.n_edges
+    for name, value in edges.items():
+        index = graph.find(name)
+        if index is None:
+            raise GatewiseError(f"{path}: 'edges' has {shown(name)}, which is no edge of {graph!r}.")
+        if listed[index]:
+            raise GatewiseError(f"{path}: 'edges' has {graph.edges[index]!r} twice, in two spellings.")
+        if not isinstance(value, dict):
+            raise GatewiseError(
+                f"{path}: edge {name!r} holds {shown(value)}, expected {{'score': ..., 'in_graph': ...}}."
+            )
+        listed[index] = True
+        mask[index] = _entry(value, "in_graph", bool, f"{path}, edge {name!r}")
+        scores[index] = _number(value, "score", f"{path}, edge {name!r}")
+    return torch.tensor(mask), torch.tensor(scores, dtype=torch.float64)
 
 
 def _graph_of(
@@ -114,7 +131,18 @@ def _graph_of(
         stages = block["stages"]
         if not (isinstance(stages, list) and stages and all(_is_names(s) for s in stages)):
             raise GatewiseError(f"{path}: gatewise.stages has to be a list of lists of node names.")
+        names = [name for stage in stages for name in stage]
+        if len(names) > _MOST_NODES or len(set(names) | {"logits"}) <= len(names):
+            raise GatewiseError(
+                f"{path}: gatewise.stages names {len(names):,} nodes; expected at most {_MOST_NODES:,} different ones, "
+                f"none of them 'logits'."
+            )
         return Graph.layered(stages[0], stages[1:], sizes.get("d_model", 1))
+    if sizes["n_layers"] * (sizes["n_heads"] + 1) > len(edges):  # each node reads something; checked before it is built
+        raise GatewiseError(
+            f"{path}: 'cfg' says {sizes['n_layers']:,} layers of {sizes['n_heads']:,} heads, but 'edges' lists only "
+            f"{len(edges):,}. Every edge has to be listed, with in_graph false for those outside the circuit."
+        )
     parallel = bool(cfg.get("parallel_attn_mlp", False))
     qkv = "split" if any(name.endswith(">") for name in edges) else "merged"
     return Graph.transformer(
@@ -126,16 +154,18 @@ def _graph_of(
     )
 
 
-def _from_edge_list(path: Path, content: list[Any], graph: Graph | None) -> Circuit:
+def _from_edge_list(path: str | Path, content: list[Any], graph: Graph | None) -> Circuit:
     if graph is None:
         raise GatewiseError(
             f"{path} is a bare list of edges, which does not say of which graph. "
-            f"Pass it: Circuit.load({path.name!r}, model.graph)."
+            f"Pass it: Circuit.load({Path(path).name!r}, model.graph)."
         )
     names = []
     for i, item in enumerate(content):
         if not (_is_names(item) and len(item) == 2):
-            raise GatewiseError(f"{path}: entry {i} is {item!r}, expected [sender, port] such as ['a5.h9', 'a9.h6.q'].")
+            raise GatewiseError(
+                f"{path}: entry {i} is {shown(item)}, expected [sender, port] such as ['a5.h9', 'a9.h6.q']."
+            )
         sender, port = (_EDGE_PRUNING_NAMES.get(name, name) for name in item)
         names.append(f"{sender}->{port}")
     try:
@@ -157,12 +187,17 @@ def _entry(content: Mapping[str, Any], key: str, kind: type, where: str | Path) 
         raise GatewiseError(f"{where}: the key {key!r} is missing. {_WHAT.capitalize()} was expected.")
     value = content[key]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise GatewiseError(f"{where}: {key!r} is {str(value)[:40]!r}, expected {kind.__name__}.")
+        raise GatewiseError(f"{where}: {key!r} is {shown(value)}, expected {kind.__name__}.")
     return value
 
 
 def _number(content: Mapping[str, Any], key: str, where: str) -> float:
     value = content.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise GatewiseError(f"{where}: {key!r} is {value!r}, expected a finite number.")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise GatewiseError(f"{where}: {key!r} is {shown(value)}, expected a finite number.")

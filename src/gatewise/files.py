@@ -10,7 +10,8 @@ from typing import Any
 
 from gatewise.errors import GatewiseError
 
-MAX_JSON_BYTES = 1 << 30
+MAX_JSON_BYTES = 256 << 20  # a circuit file of three million edges fits
+MAX_JSON_VALUES = 20_000_000  # commas and brackets: small ones take thirty times their size in memory
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -40,13 +41,30 @@ def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
 def read_json(path: Path, what: str) -> Any:
     """Parse a JSON file; every way it can be broken is an error that names the file."""
     try:
-        size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
-            raise GatewiseError(f"{path} has {size:,} bytes; {what} has at most {MAX_JSON_BYTES:,}.")
-        return json.loads(path.read_bytes())
+        with path.open("rb") as stream:
+            content = stream.read(MAX_JSON_BYTES + 1)
     except OSError as error:
         raise GatewiseError(f"cannot read {path}: {error.strerror}. Give the path of {what}.") from error
+    return parse_json(content, path, what)
+
+
+def parse_json(content: bytes, path: str | Path, what: str) -> Any:
+    """The JSON in the content of a file; `path` is named in errors."""
+    if len(content) > MAX_JSON_BYTES:
+        raise GatewiseError(f"{path} is larger than {MAX_JSON_BYTES:,} bytes, the most that {what} has.")
+    values = sum(content.count(sign) for sign in (b",", b"[", b"{"))
+    if values > MAX_JSON_VALUES:
+        raise GatewiseError(f"{path} has about {values:,} values; {what} has at most {MAX_JSON_VALUES:,}.")
+    try:
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, GatewiseError):
-            raise
         raise GatewiseError(f"{path} is not valid JSON ({error}). Give the path of {what}.") from error
+
+
+def shown(value: Any, width: int = 80) -> str:
+    """A value from a file, for an error: not all of it if it is long, and never an error of its own."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= width else f"{text[: width - 4]} ..."

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 QKV = Literal["split", "merged"]
 StageKind = Literal["source", "attention", "pointwise", "output"]
 
-_HEAD_ALIAS = re.compile(r"^[aA](\d+)\.h?(\d+)$")
+_HEAD_ALIAS = re.compile(r"^[aA](\d{1,9})\.h?(\d{1,9})$")
 _PORT_ALIAS = re.compile(r"^(.*?)(?:<([qkv])>|\.([qkv]))?$")
 
 

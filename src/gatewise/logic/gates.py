@@ -21,7 +21,7 @@ from torch import Tensor
 from gatewise.circuit import Circuit
 from gatewise.circuit_files import circuit_from_json, circuit_to_json
 from gatewise.errors import GatewiseError
-from gatewise.files import read_json, write_json
+from gatewise.files import read_json, shown, write_json
 from gatewise.graph import Graph
 from gatewise.methods.registry import methods
 
@@ -144,20 +144,25 @@ class Gates:
     @classmethod
     def load(cls, path: str | Path) -> Gates:
         """Read what `save` wrote."""
-        path = Path(path)
-        content = read_json(path, "a gates file written by gatewise")
+        return cls.from_json(read_json(Path(path), "a gates file written by gatewise"), path)
+
+    @classmethod
+    def from_json(cls, content: Any, path: str | Path) -> Gates:
+        """The gates in the parsed content of a file; `path` is named in errors."""
         if not isinstance(content, dict) or content.get("gatewise_gates") != _FORMAT:
             raise GatewiseError(f"{path} is not a gates file of format {_FORMAT}; gates.save(path) writes one.")
         try:
             ns, dn = (circuit_from_json(content[side], path) for side in ("ns", "dn"))
             joint = None if content["joint"] is None else circuit_from_json(content["joint"], path)
-            listed: dict[GateType, list[str]] = {kind: [] for kind in GATE_TYPES}
-            for gate in content["gates"]:
-                listed[gate["type"]] += gate["edges"]
-            by_type = {kind: ns.graph.circuit(edges) for kind, edges in listed.items()}
-            return cls(ns, dn, by_type, _one_of(content["rule"], Rule), _one_of(content["grouping"], Grouping), joint)
+            by_type = _by_type(content["gates"], ns.graph)
+            gates = cls(ns, dn, by_type, _one_of(content["rule"], Rule), _one_of(content["grouping"], Grouping), joint)
         except (KeyError, TypeError) as error:
             raise GatewiseError(f"{path} is a damaged gates file: {error!r}. Save it again.") from error
+        if any(circuit.graph != ns.graph for circuit in (dn, joint) if circuit is not None):
+            raise GatewiseError(f"{path} holds circuits of different graphs. Save it again.")
+        if not all(labelled <= gates.sound for labelled in by_type.values()):
+            raise GatewiseError(f"{path} labels edges that neither of its two circuits has. Save it again.")
+        return gates
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Gates):
@@ -251,11 +256,22 @@ def _repaired(graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Group
     return {kind: Circuit(graph, mask) for kind, mask in masks.items()}
 
 
+def _by_type(gates: Any, graph: Graph) -> dict[GateType, Circuit]:
+    """The labels in a file's list of gates. Raises KeyError, TypeError and GatewiseError."""
+    listed: dict[GateType, list[str]] = {kind: [] for kind in GATE_TYPES}
+    for gate in gates:
+        edges = gate["edges"]
+        if not isinstance(edges, list) or not all(isinstance(edge, str) for edge in edges):
+            raise TypeError(f"the edges of a gate are {shown(edges)}")
+        listed[gate["type"]] += edges
+    return {kind: graph.circuit(edges) for kind, edges in listed.items()}
+
+
 def _one_of(value: Any, kind: Any) -> Any:
     """A value of a Literal type, checked."""
     allowed = kind.__args__
     if value not in allowed:
-        raise GatewiseError(f"{value!r} is none of {', '.join(map(repr, allowed))}.")
+        raise GatewiseError(f"{shown(value)} is none of {', '.join(map(repr, allowed))}.")
     return value
 
 

@@ -12,9 +12,11 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from gatewise.errors import GatewiseError
+from gatewise.files import shown
 from gatewise.progress import progress_bar
 from gatewise.tasks.encoder import Encoder
 from gatewise.tasks.example import Example, TokenExample
@@ -22,6 +24,7 @@ from gatewise.tasks.example import Example, TokenExample
 COLUMNS = ("clean", "corrupted", "right", "wrong")
 SUFFIXES = (".csv", ".jsonl")
 LARGEST_FILE = 64 * 2**20  # bytes
+MOST_PAIRS = 200_000
 _WAY_OUT = f"A file has the columns {', '.join(COLUMNS)}, separated by commas (.csv) or as JSON objects (.jsonl)."
 
 
@@ -51,26 +54,36 @@ def read_rows(path: Path) -> list[Row]:
     """All pairs of a file as text."""
     if path.suffix.lower() not in SUFFIXES:
         raise GatewiseError(f"{path}: a file of pairs ends in .csv or .jsonl. {_WAY_OUT}")
-    text = _read_text(path)
+    return parse_rows(_read_bytes(path), path)
+
+
+def parse_rows(content: bytes, path: Path) -> list[Row]:
+    """All pairs in the content of a file; `path` is named in errors, and its ending tells the format."""
+    if len(content) > LARGEST_FILE:
+        raise GatewiseError(
+            f"{path}: this file is larger than the {LARGEST_FILE / 2**20:.0f} MB that we read; a few hundred pairs are "
+            f"plenty. Take a sample of its lines."
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise GatewiseError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
     records = _csv_records(path, text) if path.suffix.lower() == ".csv" else _jsonl_records(path, text)
-    rows = [Row(where, _example(where, record)) for where, record in records]
+    rows = [Row(where, _example(where, record)) for where, record in islice(records, MOST_PAIRS + 1)]
+    if len(rows) > MOST_PAIRS:
+        raise GatewiseError(f"{path}: there are more than {MOST_PAIRS:,} pairs. Take a sample of its lines.")
     if not rows:
         raise GatewiseError(f"{path}: there are no pairs in this file. {_WAY_OUT}")
     return rows
 
 
-def _read_text(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
+    """At most a byte more than may be there."""
     try:
         if not path.is_file():
             raise GatewiseError(f"{path}: there is no such file. Check the path.")
-        if (size := path.stat().st_size) > LARGEST_FILE:
-            raise GatewiseError(
-                f"{path}: {size / 2**20:.0f} MB is more than the {LARGEST_FILE / 2**20:.0f} MB that we read; "
-                f"a few hundred pairs are plenty. Take a sample of its lines."
-            )
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise GatewiseError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+        with path.open("rb") as stream:
+            return stream.read(LARGEST_FILE + 1)
     except OSError as error:
         raise GatewiseError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
@@ -117,7 +130,7 @@ def _check_columns(where: str, columns: list[str]) -> None:
         return
     missing = [name for name in COLUMNS if name not in columns]
     unknown = sorted({name for name in columns if name not in COLUMNS})
-    findings = [f"{what} {names}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
+    findings = [f"{what} {shown(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
     raise GatewiseError(f"{where}: columns: {', '.join(findings) or 'one is there twice'}. {_WAY_OUT}")
 
 
@@ -129,7 +142,7 @@ def _example(where: str, record: Mapping[str, object]) -> Example:
 
 def _text(where: str, column: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise GatewiseError(f"{where}: {column} is {value!r}; expected a text that is not empty.")
+        raise GatewiseError(f"{where}: {column} is {shown(value)}; expected a text that is not empty.")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
