@@ -84,10 +84,10 @@ LAPTOP = Preset(
     model="smollm2-135m",
     pairs=_each(4, 16, 4),
     held_out=32,
-    sizes=_each((10, 20, 50, 100), (10, 20, 50, 100, 200, 500), (20, 100, 500)),
+    sizes=_each((20, 50, 100), (5, 10, 20, 50, 100, 200, 500), (50, 100, 200, 500)),
     seeds=_each(1, 3, 1),
     stability_seeds=_each(2, 10, 2),
-    parameters={"acdc": {"tolerance": 1.0}, "edge-pruning": {"steps": 60}},
+    parameters={"acdc": {"tolerance": 1.0}, "edge-pruning": {"steps": 100, "rank_all": True}},
 )
 PAPER = Preset(
     name="paper",
