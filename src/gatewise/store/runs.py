@@ -32,6 +32,8 @@ from gatewise.store.values import encode
 if TYPE_CHECKING:
     from gatewise.methods.contract import Problem
 
+_NOTHING = object()
+
 
 class Store:
     """Results below one folder, which is made when the first one is written."""
@@ -67,12 +69,11 @@ class Store:
         exactly, also NaN and infinities; tuples come back as lists. The ingredients have to say everything that
         determines the result: weights, pairs, settings, seed, threads.
         """
-        record = encode(dict(ingredients), "the ingredients")
-        key = key_of({"schema": SCHEMA, "kind": "json", "ingredients": record})
         self.tidy()
-        found: list[Any] | None = self._read(key, "json", lambda result, _: [unpack_value(result)])
-        if found is not None:
-            return found[0]
+        found = self.recall(ingredients, _NOTHING)
+        if found is not _NOTHING:
+            return found
+        key, record = _named(ingredients)
         self.check_writable()
         content = pack_value(key, compute(), record)
         try:
@@ -80,6 +81,12 @@ class Store:
         except GatewiseError as error:  # the work is done: hand it over all the same
             warnings.warn(f"the result was computed but not stored: {error}", GatewiseWarning, stacklevel=2)
         return value_in(content)
+
+    def recall(self, ingredients: Mapping[str, Any], default: Any = None) -> Any:
+        """What `remember` has stored for these ingredients, or else the default."""
+        key, _ = _named(ingredients)
+        found: list[Any] | None = self._read(key, "json", lambda result, _: [unpack_value(result)])
+        return default if found is None else found[0]
 
     # Both
 
@@ -155,3 +162,9 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store in {self.root}>"
+
+
+def _named(ingredients: Mapping[str, Any]) -> tuple[str, Any]:
+    """The key of a plain result, and the ingredients as they are recorded beside it."""
+    record = encode(dict(ingredients), "the ingredients")
+    return key_of({"schema": SCHEMA, "kind": "json", "ingredients": record}), record

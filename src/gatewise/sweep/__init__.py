@@ -1,0 +1,10 @@
+"""Sweeps: grids of searches, each with its evaluation on held-out pairs, through the run store.
+
+What is in the store is not computed again; a sweep that was killed goes on when it is started again. Cells run in this
+process, in several processes of one machine, or on a Ray cluster, with the same results.
+"""
+
+from gatewise.sweep.grid import Cell, Grid, read_grid
+from gatewise.sweep.run import Forecast, Report, run_sweep
+
+__all__ = ["Cell", "Forecast", "Grid", "Report", "read_grid", "run_sweep"]

@@ -1,0 +1,112 @@
+"""One cell: its search and its evaluation, found in the store or computed. What it gives depends on the cell alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from gatewise.errors import GatewiseError
+from gatewise.evaluation import Evaluation, evaluate
+from gatewise.methods import discover
+from gatewise.methods.contract import Problem, SearchDirection
+from gatewise.methods.registry import methods
+from gatewise.models import load_model
+from gatewise.store import Store, ingredients
+from gatewise.sweep.grid import Cell
+from gatewise.tasks import task as make_task
+
+if TYPE_CHECKING:
+    from gatewise.models.model import Model
+    from gatewise.tasks import Task
+
+
+def cell_ingredients(cell: Cell) -> dict[str, Any]:
+    """Everything that determines the result of a cell. Loads its model, and keeps it for the next cell."""
+    with _threads(cell.threads):
+        model, task = loaded(cell.model, cell.dtype), _task(cell)
+        config = methods()[cell.method].config(**dict(cell.parameters))
+        problem = Problem(model, task.train, _direction(cell), cell.sizes, cell.threshold, cell.seed, cell.memory)
+        return {
+            "what": "cell of a sweep",
+            "cell": asdict(cell),
+            "search": ingredients(problem, cell.method, config),
+            "test": task.test.fingerprint,
+        }
+
+
+def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
+    """The rows of the cell's circuits, and the seconds that finding and evaluating them took."""
+    found: dict[str, Any] = store.remember(cell_ingredients(cell), lambda: _compute(cell, store))
+    return found
+
+
+def _compute(cell: Cell, store: Store) -> dict[str, Any]:
+    with _threads(cell.threads):
+        model, task = loaded(cell.model, cell.dtype), _task(cell)
+        begun = time.perf_counter()
+        more: dict[str, Any] = {"seed": cell.seed, "memory": cell.memory, "store": store, **dict(cell.parameters)}
+        if cell.threshold is None:
+            circuits = discover(model, task.train, cell.method, _direction(cell), edges=cell.sizes, **more)
+        else:
+            circuits = [discover(model, task.train, cell.method, _direction(cell), threshold=cell.threshold, **more)]
+        evaluated = evaluate(
+            model, task.test, circuits, random_circuits=cell.random_circuits, seed=cell.seed, memory=cell.memory
+        )
+        seconds = time.perf_counter() - begun
+    return {"rows": [_row(evaluation) for evaluation in evaluated], "seconds": seconds}
+
+
+def _row(evaluation: Evaluation) -> dict[str, Any]:
+    """One number for each column."""
+    names = ("edges", "graph_edges", "sparsity", "recovered", "recovered_margin", "destroyed")
+    row = {name: getattr(evaluation, name) for name in names}
+    for part in ("circuit", "complement", "full", "empty", "random_circuit", "random_complement"):
+        behaviour = getattr(evaluation, part)
+        if behaviour is not None:
+            for name, measure in asdict(behaviour).items():
+                row[f"{part}_{name}"], row[f"{part}_{name}_error"] = measure["mean"], measure["error"]
+    return row
+
+
+def _direction(cell: Cell) -> SearchDirection:
+    if cell.direction not in ("ns", "dn", "ns+dn"):
+        raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {cell.direction!r}.")
+    return cast("SearchDirection", cell.direction)
+
+
+def forget() -> None:
+    """Let go of the model of the last cell."""
+    loaded.cache_clear()
+    _made_task.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def loaded(name: str, dtype: str | None) -> Model:
+    """The model of the cell before this one is kept, no more: they can be large."""
+    return load_model(name, dtype=dtype)
+
+
+def _task(cell: Cell) -> Task:
+    return _made_task(cell.model, cell.dtype, cell.task, cell.examples, cell.test_examples, cell.seed)
+
+
+@lru_cache(maxsize=8)
+def _made_task(model: str, dtype: str | None, name: str, examples: int, test_examples: int, seed: int) -> Task:
+    return make_task(name, loaded(model, dtype), examples=examples, test_examples=test_examples, seed=seed)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads, which are part of the key, whatever the process has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,194 @@
+"""`run_sweep`: what is missing of a grid is computed, and everything is collected into one table."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gatewise.errors import GatewiseError
+from gatewise.files import write_json
+from gatewise.progress import progress_bar
+from gatewise.store import Store
+from gatewise.sweep.grid import Cell, Grid
+from gatewise.sweep.pools import in_processes, in_this_process, on_ray
+from gatewise.sweep.table import Row, rows_of, write_csv, write_parquet
+
+TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known before the work."""
+
+    cells: int
+    missing: int
+    measured: int  # cells in the store whose time is known
+    seconds: float | None  # for the missing ones, one at a time; None where nothing like them was measured
+
+    def __str__(self) -> str:
+        done = f"{self.cells} cells, {self.cells - self.missing} in the store, {self.missing} to compute"
+        if self.missing == 0:
+            return done
+        if self.seconds is None:
+            return f"{done}; how long that takes is not known before cells like them were computed"
+        return f"{done}, about {self.seconds:,.0f} s one at a time (from {self.measured} measured)"
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a sweep ended."""
+
+    forecast: Forecast
+    failures: tuple[tuple[Cell, str], ...]
+    rows: tuple[Row, ...]
+    seconds: float
+    files: tuple[Path, ...]
+
+    @property
+    def complete(self) -> bool:
+        return not self.failures
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "cells": self.forecast.cells,
+            "computed": self.forecast.missing - len(self.failures),
+            "rows": len(self.rows),
+            "failures": failures_as_json(self.failures),
+            "seconds": self.seconds,
+            "files": [str(file) for file in self.files],
+        }
+
+
+def run_sweep(
+    grid: Grid,
+    out: str | Path,
+    *,
+    store: Store | str | Path | None = None,
+    workers: int = 1,
+    ray: str | None = None,
+    retries: int = 2,
+    dry_run: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Compute what the store lacks of a grid and write the table to the folder `out`.
+
+    `store`: by default the folder `store` below `out`. `workers`: processes of this machine. `ray`: the address of a
+    cluster, or "auto"; the store has to be a folder that all of its machines share. `retries`: of cells whose process
+    dies or that fail for reasons other than what was asked. `tell` is called with the forecast.
+    """
+    if workers < 1 or retries < 0:
+        raise GatewiseError(f"expected workers of at least 1 and retries of at least 0, got {workers} and {retries}.")
+    if ray is not None and workers > 1:
+        raise GatewiseError("give either workers (of this machine) or ray (a cluster), not both.")
+    from gatewise.sweep.cells import forget
+
+    begun, out = time.perf_counter(), Path(out)
+    kept = store if isinstance(store, Store) else Store(store if store is not None else out / "store")
+    cells = grid.cells()
+    if not dry_run:
+        kept.check_writable()
+        kept.tidy()
+    names, problems = _names(cells)
+    found = _recalled(names, kept)
+    missing = [cell for cell in names if cell not in found]
+    forecast = _forecast(cells, found, missing)
+    tell(str(forecast))
+    if dry_run:
+        return Report(forecast, tuple(problems.items()), (), time.perf_counter() - begun, ())
+    root = str(kept.root.absolute())
+    if ray is not None or workers > 1:
+        forget()
+    if ray is not None:
+        ended = on_ray(missing, root, retries, ray)
+    elif workers > 1:
+        ended = in_processes(missing, root, retries, min(workers, max(1, len(missing))))
+    else:
+        ended = in_this_process(missing, root, retries)
+    with progress_bar("sweep", len(missing)) as bar:
+        for cell, problem in ended:
+            if problem:
+                problems[cell] = problem
+            bar.describe(f"sweep, {len(problems)} failed" if problems else "sweep")
+            bar.advance()
+    found |= _recalled({cell: names[cell] for cell in missing if cell not in problems}, kept)
+    for cell in cells:
+        if cell not in found and cell not in problems:
+            problems[cell] = f"its result is not in {kept.root}: is that a folder that all workers share?"
+    failures = tuple((cell, problems[cell]) for cell in cells if cell in problems)
+    rows = tuple(row for cell in cells if cell in found for row in rows_of(cell, found[cell]))
+    files = _write(out, rows, failures)
+    return Report(forecast, failures, rows, time.perf_counter() - begun, files)
+
+
+def _names(cells: Sequence[Cell]) -> tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]:
+    """What determines each cell's result, and what is wrong with cells whose model or task cannot be had."""
+    from gatewise.sweep.cells import cell_ingredients, loaded
+
+    names, problems = {}, {}
+    broken: dict[tuple[str, str | None], str] = {}  # models that cannot be loaded: once is enough
+    with progress_bar("looking cells up", len(cells)) as bar:
+        for cell in cells:
+            source = (cell.model, cell.dtype)
+            try:
+                if source in broken:
+                    problems[cell] = broken[source]
+                else:
+                    try:
+                        loaded(*source)
+                    except Exception as error:
+                        broken[source] = _said(error)
+                        raise
+                    names[cell] = cell_ingredients(cell)
+            except Exception as error:
+                problems[cell] = _said(error)
+            bar.advance()
+    return names, problems
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, GatewiseError) else f"{type(error).__name__}: {error}"
+
+
+def _recalled(names: dict[Cell, dict[str, Any]], store: Store) -> dict[Cell, Any]:
+    """What the store has."""
+    known = {cell: store.recall(name) for cell, name in names.items()}
+    return {cell: value for cell, value in known.items() if value is not None}
+
+
+def _forecast(cells: Sequence[Cell], found: dict[Cell, Any], missing: Sequence[Cell]) -> Forecast:
+    """From the median of measured cells that are alike: model, task, method and direction; else model and method."""
+    alike: dict[tuple[str, ...], list[float]] = {}
+    for cell, known in found.items():
+        for kind in _kinds(cell):
+            alike.setdefault(kind, []).append(known["seconds"])
+    times = []
+    for cell in missing:
+        known = next((alike[kind] for kind in _kinds(cell) if kind in alike), None)
+        times.append(None if known is None else statistics.median(known))
+    known_times = [one for one in times if one is not None]
+    seconds = sum(known_times) if len(known_times) == len(missing) else None
+    return Forecast(len(cells), len(missing), len(found), seconds)
+
+
+def _kinds(cell: Cell) -> tuple[tuple[str, ...], ...]:
+    return (cell.model, cell.task, cell.method, cell.direction), (cell.model, cell.method)
+
+
+def _write(out: Path, rows: Sequence[Row], failures: Sequence[tuple[Cell, str]]) -> tuple[Path, ...]:
+    write_csv(out / TABLE, rows)
+    files = [out / TABLE]
+    if rows and write_parquet(out / PARQUET, rows):
+        files.append(out / PARQUET)
+    if failures:
+        write_json(out / FAILURES, failures_as_json(failures), indent=1)
+        return (*files, out / FAILURES)
+    (out / FAILURES).unlink(missing_ok=True)  # of an earlier start
+    return tuple(files)
+
+
+def failures_as_json(failures: Sequence[tuple[Cell, str]]) -> list[dict[str, Any]]:
+    return [{"cell": asdict(cell), "problem": problem} for cell, problem in failures]

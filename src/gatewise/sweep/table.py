@@ -1,0 +1,63 @@
+"""One tidy table of a sweep: a row for each circuit, in the order of the grid, as CSV and as Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gatewise.files import write_atomically
+from gatewise.sweep.grid import Cell
+
+Row = Mapping[str, Any]
+
+
+def rows_of(cell: Cell, found: Mapping[str, Any]) -> list[Row]:
+    """What was asked and what came out, for each circuit of a cell."""
+    asked = {name: getattr(cell, name) for name in ("model", "task", "method", "direction", "seed")}
+    more = {name: getattr(cell, name) for name in ("examples", "test_examples", "dtype", "memory", "threads")}
+    settings = {f"set_{name}": value for name, value in cell.parameters}
+    sizes = cell.sizes or (None,)
+    return [
+        {**asked, "size": size, "threshold": cell.threshold, **settings, **row, **more}
+        for size, row in zip(sizes, found["rows"], strict=True)
+    ]
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Numbers as Python writes them: reading them gives them back exactly."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns_of(rows), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, stream.getvalue().encode())
+
+
+def write_parquet(path: Path, rows: Sequence[Row]) -> bool:
+    """Whether it could be written: it needs pyarrow."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        return False
+    columns = {name: [row.get(name) for row in rows] for name in columns_of(rows)}
+    table = pyarrow.table({name: _as_one_type(values) for name, values in columns.items()})
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, sink)
+    write_atomically(path, sink.getvalue().to_pybytes())
+    return True
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """All columns, those of the first rows first."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _as_one_type(values: list[Any]) -> list[Any]:
+    """A parameter may be a number for one method and a text for another: then it is text."""
+    kinds = {type(value) for value in values} - {type(None)}
+    if kinds <= {int, float} or len(kinds) <= 1:
+        return values
+    return [None if value is None else str(value) for value in values]

@@ -1,0 +1,158 @@
+"""Sweeps: complete, the same in one process and in several, and not stopped by cells that fail or workers that die."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from gatewise.cli.main import app
+from gatewise.errors import GatewiseError
+from gatewise.store import Store
+from gatewise.store.care import verify
+from gatewise.sweep import Cell, Grid, run_sweep
+from gatewise.sweep import cells as cells_module
+from gatewise.sweep.grid import grid_from
+
+TOML = """
+models = ["tiny"]
+tasks = ["ioi"]
+sizes = [20, [30, 60]]
+seeds = [0, 1]
+examples = 4
+test_examples = 4
+random_circuits = 1
+methods = ["eap"]
+directions = ["ns", "dn"]
+"""
+
+
+def grid(**change: Any) -> Grid:
+    base = {
+        "models": ["tiny"], "tasks": ["ioi"], "sizes": [20, [30, 60]], "seeds": [0, 1], "examples": 4,
+        "test_examples": 4, "random_circuits": 1, "methods": ["eap"], "directions": ["ns", "dn"],
+    }  # fmt: skip
+    return grid_from({**base, **change})
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that ran in this process."""
+    out = tmp_path_factory.mktemp("serial")
+    report = run_sweep(grid(), out)
+    assert report.complete
+    return out
+
+
+def table(folder: Path) -> bytes:
+    return (folder / "table.csv").read_bytes()
+
+
+def test_one_tidy_table(serial: Path) -> None:
+    rows = list(csv.DictReader(table(serial).decode().splitlines()))
+    assert len(rows) == 2 * 2 * 3
+    assert [row["size"] for row in rows[:3]] == ["20", "30", "60"]
+    assert all(row["edges"] == row["size"] and row["model"] == "tiny" for row in rows)
+    assert len({row["circuit_kl_from_full"] for row in rows}) == len(rows)
+    again = pyarrow.parquet.read_table(serial / "table.parquet").to_pylist()
+    assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in again] == rows
+
+
+def test_what_is_stored_is_not_computed_again(serial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells_module, "_compute", lambda *_: pytest.fail("computed again"))
+    before = table(serial)
+    told: list[str] = []
+    report = run_sweep(grid(), serial, tell=told.append)
+    assert report.complete
+    assert table(serial) == before
+    assert told == ["8 cells, 8 in the store, 0 to compute"]
+    larger = run_sweep(grid(seeds=[0, 1, 2]), serial, dry_run=True, tell=told.append)
+    assert larger.forecast.missing == 4
+    assert larger.forecast.seconds is not None
+    assert "4 to compute, about" in told[-1]
+
+
+def test_cells_that_fail_are_reported_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Cell] = []
+    real = cells_module._compute
+
+    def compute(cell: Cell, store: Store) -> dict[str, Any]:
+        tried.append(cell)
+        if cell.sizes == (30,) and cell.direction == "dn":
+            raise RuntimeError("bad luck")
+        if cell.sizes == (20,) and len(tried) == 1:
+            raise RuntimeError("only once")
+        return real(cell, store)
+
+    monkeypatch.setattr(cells_module, "_compute", compute)
+    some = grid(models=["tiny", "no-such-folder/model"], sizes=[20, 30, 10**9], seeds=0)
+    report = run_sweep(some, tmp_path, retries=1)
+    problems = {(cell.model, cell.direction, cell.sizes): problem for cell, problem in report.failures}
+    assert len(problems) == 6 + 2 + 1
+    assert problems["tiny", "dn", (30,)] == "RuntimeError: bad luck (2 times)"
+    assert "1,000,000,000 edges" in problems["tiny", "ns", (10**9,)]
+    assert len(tried) == 2 + 1 + 1 + 2 + 2  # what was asked wrongly is tried once, bad luck twice
+    assert len(report.rows) == 3
+    assert (tmp_path / "failures.json").exists()
+    monkeypatch.undo()
+    assert run_sweep(grid(sizes=[20, 30], seeds=0), tmp_path).complete
+    assert not (tmp_path / "failures.json").exists()
+
+
+def test_workers_may_die(serial: Path, tmp_path: Path) -> None:
+    """Two of the worker processes are killed while they work; the table is that of the serial sweep."""
+    killed: list[int] = []
+    done = threading.Event()
+
+    def kill() -> None:
+        while not done.is_set() and len(killed) < 2:
+            for child in psutil.Process().children(recursive=True):
+                try:
+                    if child.pid not in killed and "spawn_main" in " ".join(child.cmdline()) and len(killed) < 2:
+                        os.kill(child.pid, signal.SIGKILL)
+                        killed.append(child.pid)
+                except (psutil.NoSuchProcess, ProcessLookupError):
+                    continue
+            time.sleep(0.5)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        report = run_sweep(grid(), tmp_path, workers=2, retries=4)
+    finally:
+        done.set()
+        killer.join()
+    assert len(killed) == 2
+    assert report.failures == ()
+    assert table(tmp_path) == table(serial)
+    assert not any(problem for _, problem in verify(Store(tmp_path / "store")))
+    assert list(tmp_path.rglob("*.part")) == list(tmp_path.rglob("*.checkpoint")) == []
+
+
+def test_command(serial: Path, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(TOML)
+    words = ["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path), "--store", str(serial / "store")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0
+    assert table(tmp_path) == table(serial)
+    (tmp_path / "grid.toml").write_text(TOML.replace("sizes = [20, [30, 60]]", "sizes = [20, 1000000000]"))
+    result = CliRunner().invoke(app, [*words, "--json"])
+    assert result.exit_code == 1
+    assert "failed: tiny ioi eap ns 1000000000 edges seed 0" in result.stderr
+    assert '"rows": 4' in result.stdout
+
+
+def test_workers_and_ray_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(GatewiseError, match="not both"):
+        run_sweep(grid(), tmp_path, workers=2, ray="auto")
+    with pytest.raises(GatewiseError, match="workers of at least 1"):
+        run_sweep(grid(), tmp_path, workers=0)
