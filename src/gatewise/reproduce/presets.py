@@ -49,9 +49,8 @@ class Preset:
 
     @property
     def pool(self) -> int:
-        """Pairs from which all seeds draw theirs, without overlap."""
-        most = (self.pairs[m] * max(self.seeds[m], self.stability_seeds[m]) for m in self.methods)
-        return max(most)
+        """Pairs from which all seeds draw theirs, without overlap; not a matter of which methods are run."""
+        return max(self.pairs[m] * max(self.seeds[m], self.stability_seeds[m]) for m in self.pairs)
 
     def changed(self, **changes: Any) -> Preset:
         """With some fields replaced; a number for a field by method counts for all methods."""
