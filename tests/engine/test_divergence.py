@@ -82,6 +82,25 @@ def test_spans_of_heads_are_the_whole_unembedding(architecture: str, heads: list
     assert bases == [bases[0]] * 3
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_base_moves_from_span_to_span(dtype: torch.dtype) -> None:
+    model = small_model("llama", dtype=dtype)
+    reference, start = (random_residuals(3, 16, dtype=dtype, seed=seed) for seed in (1, 2))
+    divergence, moves = Divergence(model, model.unembed(reference)), []
+    for turn in range(20):
+        heads = [6 + turn % 3]
+        chain = start + 0.3 * written(model, heads, rows=4, seed=10 * turn)
+        value, bound = divergence.estimate(chain, 0.01, span_of(model, heads), start)
+        torch.testing.assert_close(
+            value, naive(model, reference, chain), atol=TOLERANCE[dtype], rtol=5 * TOLERANCE[dtype]
+        )
+        assert not bound.any()
+        assert divergence._base is not None
+        moves.append(divergence._base.moves)
+        start = chain[turn % 4]
+    assert moves == [*range(17), 0, 1, 2]
+
+
 def test_a_new_base_is_taken_where_the_old_one_does_not_serve() -> None:
     model = small_model("gpt2", dtype=torch.float64)
     reference = random_residuals(3, 16, dtype=torch.float64)
@@ -99,7 +118,7 @@ def test_residuals_outside_the_span_are_noticed() -> None:
     divergence, span = Divergence(model, model.unembed(reference)), span_of(model, [7])
     chain = reference + written(model, [7], rows=5, seed=0)
     chain[3] += 1e-9 * written(model, [6], rows=1, seed=1)[0]
-    assert divergence._spanned(chain, span) is None
+    assert divergence._spanned(chain, span, reference) is None
     value, bound = divergence.estimate(chain, 1.0, span)
     expected = naive(model, reference, chain)
     assert (expected >= value - 1e-11).all()

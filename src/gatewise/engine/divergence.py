@@ -119,15 +119,15 @@ class Divergence:
             total += (rows @ flat).sub_(below).exp_().sum(dim=0)
         return self._checked(residual, total.reshape(shift.shape), shift)
 
-    def _spanned(self, residual: Tensor, span: Span) -> Tensor | None:
-        """`exact` of [row, example, d] that differ within a span only; None if they do not."""
-        size = residual.norm(dim=-1)
-        within = None
-        if self._base is not None and self._base.span is span:
-            within = span.coordinates(residual - self._base.residual, size)
-        if self._base is None or within is None:
-            self._base = Base.at(residual[0], span, self.model.head)
-            within = span.coordinates(residual - residual[0], size)
+    def _spanned(self, residual: Tensor, span: Span, start: Tensor) -> Tensor | None:
+        """`exact` of [row, example, d] that differ from start within a span only; None if they do not."""
+        size, base, within = residual.norm(dim=-1), self._base, None
+        if base is not None and base.span is span:
+            within = span.coordinates(residual - base.residual, size)
+        if base is None or within is None:
+            base = (None if base is None else base.moved(start, span)) or Base.at(start, span, self.model.head)
+            within = span.coordinates(residual - start, size)
+        self._base = base
         if within is None:
             return None
         shift = self._reference_logit(self.model.final_norm(residual))
@@ -135,7 +135,7 @@ class Divergence:
         below = shift[..., None].to(residual.dtype)
         flat = torch.cat([within * scale, torch.ones_like(below), -below], dim=-1).flatten(0, 1).T.contiguous()
         total, words = torch.zeros_like(shift), _words_at_once(flat.shape[1])
-        for rows, known in zip(span.rows.split(words), self._base.logits.split(words), strict=True):
+        for rows, known in zip(span.rows.split(words), base.logits.split(words), strict=True):
             logits = (rows @ flat).reshape(-1, *shift.shape)
             total += logits.addcmul_(scale[..., 0], known[:, None]).exp_().sum(dim=0)
         return self._checked(residual, total, shift)
@@ -158,14 +158,16 @@ class Divergence:
             found[row] = self._entropy - shift[row] + _log_sum_exp(self.model.unembed(residual[row]))
         return found
 
-    def estimate(self, residual: Tensor, wanted: float, span: Span | None = None) -> tuple[Tensor, Tensor]:
+    def estimate(
+        self, residual: Tensor, wanted: float, span: Span | None = None, start: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """D of a chain of last residuals [row, example, d], and a bound on how much larger it may be. [row, example]
 
         wanted: what the bounds should stay below, as a mean over examples. It decides how many anchors are made.
-        span: what the residuals are believed to differ in; if they do, no bound is needed.
+        span: what the residuals are believed to differ from start [example, d] in; if they do, no bound is needed.
         """
         if self.screens and span is not None:
-            found = self._spanned(residual, span)
+            found = self._spanned(residual, span, residual[0] if start is None else start)
             if found is not None:
                 return found, torch.zeros_like(found)
         if not self.screens or not self._anchors_pay(residual, wanted):

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.models.model import Model
@@ -24,6 +23,7 @@ from gatewise.models.parts import Attention, Norm
 _WIDEST = 0.25  # share of d that the directions may have; beyond, the whole unembedding costs hardly more
 _EXPONENT = 40  # what an exponent costs, in products: for choosing only
 _REMEMBERED = 2  # spans; each is as large as the unembedding times its share of d
+_MOST_MOVES = 16  # of a base from span to span; each adds a little rounding
 _ROUNDING = 32  # times the precision of the dtype: how far outside a span rounding takes a residual
 
 
@@ -51,10 +51,20 @@ class Base:
     residual: Tensor  # [example, d]
     logits: Tensor  # [vocabulary, example]
 
+    moves: int = 0  # since all logits were computed
+
     @classmethod
     def at(cls, residual: Tensor, span: Span, head: Tensor) -> Base:
         weighted = _centred(residual, span.norm) * span.norm.weight
         return cls(span, residual.clone(), head @ weighted.T.contiguous())
+
+    def moved(self, residual: Tensor, span: Span) -> Base | None:
+        """A base for another span, at a residual within the present one; None if it is not, or after many moves."""
+        within = self.span.coordinates(residual - self.residual, residual.norm(dim=-1))
+        if within is None or self.moves >= _MOST_MOVES:
+            return None
+        rows = self.span.rows[:, : within.shape[-1]]
+        return Base(span, residual.clone(), torch.addmm(self.logits, rows, within.T), self.moves + 1)
 
 
 class Spans:
@@ -62,7 +72,6 @@ class Spans:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._bias: Tensor | None = None  # [vocabulary], logits of the norm's bias
         self._known: OrderedDict[tuple[int, ...], Span] = OrderedDict()
 
     def of(self, senders: Sequence[int], residuals: int, examples: int) -> Span | None:
@@ -103,11 +112,12 @@ class Spans:
 
     def _make(self, written: Tensor, norm: Norm) -> Span:
         head = self._model.head
-        if self._bias is None:
-            self._bias = head.new_zeros(len(head)) if norm.bias is None else head @ norm.bias
         basis = torch.linalg.qr(written.double().T).Q.T.to(written.dtype).contiguous()
-        rows = F.linear(head, _centred(basis, norm) * norm.weight)
-        return Span(norm, basis, torch.cat([rows, self._bias[:, None], torch.ones_like(rows[:, :1])], dim=1))
+        bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+        rows = head.new_empty(len(head), len(basis) + 2)
+        torch.mm(head, torch.cat([_centred(basis, norm) * norm.weight, bias[None]]).T, out=rows[:, :-1])
+        rows[:, -1] = 1.0
+        return Span(norm, basis, rows)
 
 
 def _centred(x: Tensor, norm: Norm) -> Tensor:

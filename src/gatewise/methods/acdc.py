@@ -143,7 +143,7 @@ class _Side:
             change = state.removed(senders, state.positions_read(plan, port))
             proposal = state.propose(plan, port, change)
             self._proposals.append(proposal)
-            found.append(divergence.estimate(proposal.residual, wanted, self._span))
+            found.append(divergence.estimate(proposal.residual, wanted, self._span, state.last))
         values = self._mean([value for value, _ in found])
         if not bool(torch.isfinite(values).all()):
             raise GatewiseError(
@@ -246,8 +246,6 @@ class _Search:
         self.length = 8  # of the next chain
 
     def run(self) -> Outcome:
-        for side in self.sides:
-            side.settle()
         stage, node = -1, -2
         for port in receiver_order(self.graph):
             receiver = self.graph.port_sender[port]
