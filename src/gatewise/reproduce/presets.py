@@ -25,10 +25,11 @@ class Preset:
     model: str
     pairs: Mapping[str, int]  # to search on, by method; every seed has its own
     held_out: int  # to measure on
-    sizes: Mapping[str, Sequence[int]]  # by method; empty: the paper's shares of the graph
+    sizes: Mapping[str, Sequence[int]]  # by method; empty: the paper's shares of the graph, and `small_sizes`
     seeds: Mapping[str, int]  # by method: for measures of circuits
     stability_seeds: Mapping[str, int]  # by method: for Hamming distances
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the methods
+    small_sizes: tuple[int, ...] = ()  # below the paper's shares, where those already break the behaviour wholly
     repeats: int = 30  # removals for each receiver
     tasks: tuple[str, ...] = ("ioi", "gt", "sa")
     methods: tuple[str, ...] = ("acdc", "eap", "edge-pruning")
@@ -40,7 +41,8 @@ class Preset:
         """Ascending."""
         if self.sizes.get(method):
             return tuple(sorted(self.sizes[method]))
-        return tuple(max(2, round(size * graph.n_edges / _PAPER_EDGES)) for size in _PAPER_SIZES)
+        shares = (max(2, round(size * graph.n_edges / _PAPER_EDGES)) for size in _PAPER_SIZES)
+        return tuple(sorted({*self.small_sizes, *shares}))
 
     def common_sizes(self, graph: Graph) -> tuple[int, ...]:
         """Sizes that every method has."""
@@ -81,12 +83,12 @@ QUICK = Preset(
 LAPTOP = Preset(
     name="laptop",
     model="smollm2-135m",
-    pairs=_each(4, 16, 4),
-    held_out=32,
-    sizes=_each((20, 50, 100), (5, 10, 20, 50, 100, 200, 500), (50, 100, 200, 500)),
+    pairs=_each(4, 8, 4),
+    held_out=16,
+    sizes=_each((20, 100), (5, 20, 50, 100, 200, 500), (20, 50, 100, 200)),
     seeds=_each(1, 3, 1),
     stability_seeds=_each(2, 10, 2),
-    parameters={"acdc": {"tolerance": 1.0}, "edge-pruning": {"steps": 100, "rank_all": True}},
+    parameters={"acdc": {"tolerance": 1.0}, "edge-pruning": {"steps": 60, "rank_all": True}},
 )
 PAPER = Preset(
     name="paper",
