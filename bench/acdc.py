@@ -70,12 +70,10 @@ def smollm2() -> tuple[Model, Pairs]:
     )
 
 
-# The thresholds for 12 layers and for 500 edges are guesses that --find has yet to replace.
 CASES = {
     "2 layers, 1 %": Case(lambda: gpt2_width(2), 0.15, 6, peer="2 layers, 1 %", times_fewer=100, long=False),
     "2 layers, 5 %": Case(lambda: gpt2_width(2), 0.06, 30, peer="2 layers, 5 %", times_fewer=100, long=False),
-    "12 layers, 1 %": Case(lambda: gpt2_width(12), 1e-3, 325, peer="12 layers", times_fewer=300),
-    "12 layers, 5 %": Case(lambda: gpt2_width(12), 1e-4, 1625, peer="12 layers", times_fewer=300),
+    "12 layers, 0.4 %": Case(lambda: gpt2_width(12), 0.01, 140, peer="12 layers", times_fewer=300),
     "smollm2-135m, tau 0.01": Case(smollm2, 0.01, 105, most_f=400),
     "smollm2-135m, 500 edges": Case(smollm2, 1e-3, 500, most_f=4000),
 }

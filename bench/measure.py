@@ -103,14 +103,15 @@ def peak_in_fresh_process(script: str, arguments: list[str]) -> float:
 class Stopwatch:
     """Measures a job that takes long: its time, its memory, and F in between, which is not counted.
 
-    F is timed before, after and every `every` seconds while the job calls `pause`: the machine may be busier at times.
+    F is timed three times before, three times after, and once every `every` seconds while the job calls `pause`: the
+    machine may be busier at times.
     """
 
     def __init__(self, clock: str, plain: Callable[[], object], every: float = 20.0) -> None:
         self._now, self._plain, self._every = CLOCKS[clock], plain, every
         self._plain()  # the first call is slower
         self.plain_seconds: list[float] = []
-        self._measure_plain()
+        self._measure_plain(3)
         self._before = psutil.Process().memory_info().rss
         forget_peak()
         self._not_counted = 0.0
@@ -128,13 +129,14 @@ class Stopwatch:
         """Seconds of the job, seconds of F (the median), and peak extra memory in MB."""
         seconds = self._now() - self._started - self._not_counted
         extra = (peak_resident() - self._before) / 1e6
-        self._measure_plain()
+        self._measure_plain(3)
         return seconds, statistics.median(self.plain_seconds), extra
 
-    def _measure_plain(self) -> None:
-        started = self._now()
-        self._plain()
-        self.plain_seconds.append(self._now() - started)
+    def _measure_plain(self, times: int = 1) -> None:
+        for _ in range(times):
+            started = self._now()
+            self._plain()
+            self.plain_seconds.append(self._now() - started)
 
 
 def extra_memory(job: Job) -> float:
