@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from gatewise.errors import GatewiseError
+from gatewise.models import loader
 from gatewise.models.loader import BUILT_IN, load_model
 from gatewise.models.model import Model
 
@@ -95,7 +102,7 @@ def test_pickle_only_when_trusted(folder: Path) -> None:
 
 def test_broken_folders(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"not a tensor")
-    with pytest.raises(GatewiseError, match="could not load a language model from"):
+    with pytest.raises(GatewiseError, match="not a whole safetensors file"):
         load_model(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(GatewiseError, match="no weights"):
@@ -103,6 +110,53 @@ def test_broken_folders(folder: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(GatewiseError, match="no config.json"):
         load_model(folder)
+
+
+def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
+    """transformers fills missing weights with random numbers, of any amount."""
+    weights = load_file(folder / "model.safetensors")
+    largest = max(weights, key=lambda name: weights[name].numel())
+    save_file({name: w for name, w in weights.items() if name != largest}, folder / "model.safetensors")
+    with pytest.raises(GatewiseError, match="numbers in its .*safetensors, and a model of its config.json has"):
+        load_model(folder)
+    renamed = {("other" if name == largest else name): w for name, w in weights.items()}
+    save_file(renamed, folder / "model.safetensors")
+    with pytest.raises(GatewiseError, match="has no weights for"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("n_layer", 10**9), ("n_head", 0), ("n_embd", "many"), ("vocab_size", True)]
+)
+def test_sizes_that_no_model_has(folder: Path, key: str, value: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    started = time.monotonic()
+    with pytest.raises(GatewiseError, match=f"{key} is .*; expected a whole number"):
+        load_model(folder)
+    assert time.monotonic() - started < 5
+
+
+def test_downloads_are_compared_with_the_hubs_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = (folder / "config.json").read_bytes()
+    weights = (folder / "model.safetensors").read_bytes()
+    small = SimpleNamespace(rfilename="config.json", lfs=None, blob_id=_blob(content))
+    large = SimpleNamespace(rfilename="model.safetensors", lfs=SimpleNamespace(sha256=sha256(weights).hexdigest()))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
+    loader._download("some/model", SimpleNamespace(siblings=[small, large]), False)
+    (folder / "config.json").write_bytes(content + b" ")
+    with pytest.raises(GatewiseError, match="config.json of 'some/model' has the checksum"):
+        loader._download("some/model", SimpleNamespace(siblings=[small, large]), False)
+    (folder / "config.json").write_bytes(content)
+    (folder / "model.safetensors").write_bytes(weights[:-1] + b"x")
+    with pytest.raises(GatewiseError, match="model.safetensors of 'some/model' has the checksum"):
+        loader._download("some/model", SimpleNamespace(siblings=[small, large]), False)
+
+
+def _blob(content: bytes) -> str:
+    """As `git hash-object` does it."""
+    done = subprocess.run(["git", "hash-object", "--stdin"], input=content, capture_output=True, check=True)
+    return done.stdout.decode().strip()
 
 
 def test_broken_tokenizer(folder: Path) -> None:

@@ -223,14 +223,20 @@ def _write_provenance(download: Download, folder: Path) -> None:
     (folder / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
 
 
-def _check_hash(path: Path, expected: str, what: str) -> None:
+def sha256_of(path: Path) -> str:
+    """Of a file of any size."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
-    if digest.hexdigest() != expected:
+    return digest.hexdigest()
+
+
+def _check_hash(path: Path, expected: str, what: str) -> None:
+    found = sha256_of(path)
+    if found != expected:
         raise GatewiseError(
-            f"{what} has sha256 {digest.hexdigest()}, expected {expected}: the download is damaged or was replaced. "
+            f"{what} has sha256 {found}, expected {expected}: the download is damaged or was replaced. "
             "Nothing was kept; try again, and check pip's index settings if it stays so."
         )
 

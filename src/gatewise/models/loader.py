@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterator
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError
-from gatewise.models.fetch import DOWNLOADS, fetch
+from gatewise.models.config import empty_model, read_config
+from gatewise.models.fetch import DOWNLOADS, fetch, sha256_of
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +85,7 @@ def load_model(
     number_type = _number_type(dtype or "float32")
     if folder is not None:
         _check_folder(folder, trust_pickle)
-        module = _pretrained(target, number_type, trust_pickle, local=True)
+        module = _pretrained(target, number_type, trust_pickle)
     else:
         module = _from_hub(name, number_type, trust_pickle)
     found = _tokenizer(tokenizer if tokenizer is not None else target)
@@ -168,7 +171,9 @@ def _check_folder(folder: Path, trust_pickle: bool) -> None:
             f"{folder} has no config.json; expected a folder written by transformers' save_pretrained, "
             "with config.json and *.safetensors."
         )
+    config = read_config(folder)
     if any(folder.glob("*.safetensors")):
+        _check_complete(folder, config)
         return
     pickles = sorted(path.name for path in folder.glob("*.bin"))
     if not pickles:
@@ -180,22 +185,69 @@ def _check_folder(folder: Path, trust_pickle: bool) -> None:
         )
 
 
+def _check_complete(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse files with fewer numbers than the model has: transformers would make up the rest, however much it is."""
+    from safetensors import SafetensorError, safe_open
+
+    held = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                held += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise GatewiseError(f"{path} is not a whole safetensors file: {_one_line(error)} Copy it again.") from error
+    needed = sum(parameter.numel() for parameter in empty_model(config, folder / "config.json").parameters())
+    if held < needed:
+        raise GatewiseError(
+            f"{folder} holds {held:,} numbers in its *.safetensors, and a model of its config.json has {needed:,}. "
+            f"Copy all files of the model."
+        )
+
+
 def _from_hub(name: str, number_type: torch.dtype, trust_pickle: bool) -> Any:
     """A model from the local Hugging Face cache if it is whole there, else from the hub, if the hub answers."""
     try:
-        return _pretrained(name, number_type, trust_pickle, local=True)
+        return _pretrained(name, number_type, trust_pickle)
     except GatewiseError:
-        _check_hub(name)
-        return _pretrained(name, number_type, trust_pickle, local=False)
+        _download(name, _ask_hub(name), trust_pickle)
+        return _pretrained(name, number_type, trust_pickle)
 
 
-def _check_hub(name: str) -> None:
-    """Ask the hub once, with a short timeout: the loader's own retries would take minutes to say the same."""
+def _download(name: str, info: Any, trust_pickle: bool) -> None:
+    """Bring a model's files into the Hugging Face cache, and compare each with the checksum that the hub gives."""
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", *(["*.bin"] if trust_pickle else [])]
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))
+    except Exception as error:  # as below
+        raise GatewiseError(f"the download of {name!r} failed: {_one_line(error)} Try again.") from error
+    for file in info.siblings:
+        path = folder / file.rfilename
+        if not path.is_file():
+            continue
+        expected = file.blob_id if file.lfs is None else file.lfs.sha256
+        found = _git_hash(path) if file.lfs is None else sha256_of(path)
+        if found != expected:
+            raise GatewiseError(
+                f"{file.rfilename} of {name!r} has the checksum {found}, and the hub says {expected}: the download is "
+                f"damaged or was replaced. Remove {folder} and try again."
+            )
+
+
+def _git_hash(path: Path) -> str:
+    """The hub's checksum of small files: what git calls a blob."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _ask_hub(name: str) -> Any:
+    """What the hub knows about a model, asked once with a short timeout: the loader's own retries take minutes."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     try:
-        HfApi().model_info(name, timeout=_HUB_TIMEOUT)
+        return HfApi().model_info(name, timeout=_HUB_TIMEOUT, files_metadata=True)
     except GatedRepoError as error:
         raise GatewiseError(
             f"{name!r} is on the Hugging Face hub but gated: accept its terms there and log in with `hf auth login`."
@@ -215,23 +267,31 @@ def _check_hub(name: str) -> None:
         ) from error
 
 
-def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool, *, local: bool) -> Any:
+def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
         with _quiet():
-            return AutoModelForCausalLM.from_pretrained(
+            module, report = AutoModelForCausalLM.from_pretrained(
                 target,
                 dtype=number_type,
                 use_safetensors=None if trust_pickle else True,
-                local_files_only=local,
+                local_files_only=True,
                 trust_remote_code=False,
+                output_loading_info=True,
             )
     except Exception as error:  # transformers, safetensors and pydantic each raise their own
         raise GatewiseError(
             f"transformers could not load a language model from {target}: {_one_line(error)} "
             "Check that its files are whole and that it is a decoder whose code is part of transformers."
         ) from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise GatewiseError(
+            f"{target} has no weights for {missing[0]} and {len(missing) - 1} more parameters, which transformers "
+            f"would make up. Copy all files of the model."
+        )
+    return module
 
 
 def _tokenizer(source: Any) -> Any:
