@@ -15,6 +15,7 @@ from gatewise.models.planted import PlantedGate, build_planted, logic_model, pla
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.studies.truth import (
     FOUND,
+    PRUNING_STEPS,
     Setting,
     Share,
     benchmark,
@@ -75,7 +76,8 @@ def test_thresholds_are_shares_of_the_total_effect() -> None:
     assert thresholds(planted, "eap", "ns", 0.01)["threshold"] == pytest.approx(0.02)  # the margin is 2
     tau = {d: thresholds(planted, "acdc", d, 0.01)["threshold"] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
     assert tau["ns+dn"] == pytest.approx(tau["ns"] + tau["dn"])
-    assert thresholds(planted, "edge-pruning", "dn", 0.01) == {"threshold": 0.5, "penalty": tau["dn"]}
+    pruning = thresholds(planted, "edge-pruning", "dn", 0.01)
+    assert pruning == {"threshold": 0.5, "penalty": tau["dn"], "steps": PRUNING_STEPS}
 
 
 def test_shares() -> None:

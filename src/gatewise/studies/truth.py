@@ -41,6 +41,7 @@ DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 FOUND = "found"  # ns | dn: what is labelled
 ORDERS = 8  # search orders whose union is taken
 _MOST_SENDERS = 16  # of which all combinations are tried
+PRUNING_STEPS = 1_000  # of Edge Pruning: at so low a price of an edge, its default leaves two edges where one would do
 _ROWS = 4_096  # combinations at a time
 _RESAMPLES = 1_000
 Labels = Mapping[str, str | None]  # by edge
@@ -181,7 +182,7 @@ def thresholds(planted: PlantedModel, method: str, direction: SearchDirection, s
     p, q = log_probabilities(clean), log_probabilities(corrupted)
     between = {"ns": float(kl_divergence(p, q).mean()), "dn": float(kl_divergence(q, p).mean())}
     price = share**2 * sum(between[one] for one in direction.split("+"))
-    return {"threshold": price} if method == "acdc" else {"threshold": 0.5, "penalty": price}
+    return {"threshold": price} if method == "acdc" else {"threshold": 0.5, "penalty": price, "steps": PRUNING_STEPS}
 
 
 def _find(planted: PlantedModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
