@@ -28,6 +28,7 @@ from gatewise.engine.runs import BothRuns, Direction, both_runs
 from gatewise.engine.spans import Span, Spans
 from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
+from gatewise.methods.acdc_state import Outcome, Progress, load_state, save_state
 from gatewise.methods.contract import Finding, Method, Problem
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
@@ -38,6 +39,7 @@ _BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation its
 _WIDEST_BAND = 1e-3
 _CHAIN_BYTES = 1 << 28  # of buffers for one chain
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
+_FIRST_CHAIN = 8  # length of a stage's first chain
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,6 @@ class AcdcConfig:
             raise GatewiseError(f"combine is 'sum' (the paper) or 'either', got {self.combine!r}.")
         if self.chain < 1 or self.runs < 1 or (self.batch is not None and self.batch < 1):
             raise GatewiseError("chain, batch and runs are at least 1.")
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """One greedy search."""
-
-    threshold: float
-    kept: Tensor  # [edge] of bool
-    effects: Tensor  # [edge], change of D when tried (of removed edges, at most); 0 where no trial was needed
-    trials: int  # candidates that needed an evaluation
-    canonical: int  # candidates within the band
-    divergence: tuple[float, ...]  # D at the end, for each direction
 
 
 def receiver_order(graph: Graph) -> list[int]:
@@ -89,7 +79,8 @@ class _Side:
     def __init__(
         self, model: Model, runs: Sequence[BothRuns], direction: Direction, kept: Tensor, spans: Spans
     ) -> None:
-        self._spans = spans
+        self._model, self._spans = model, spans
+        self._references = [run.reference(direction).logits for run in runs]
         self._span: Span | None = None  # what the candidates of the current node change the last residual within
         self.states = []
         self.divergences = []
@@ -113,9 +104,12 @@ class _Side:
         values = [d.exact(s.last[None]) for s, d in zip(self.states, self.divergences, strict=True)]
         self.now, self.bound = float(self._mean(values)[0]), 0.0
 
-    def rebuild(self, live: Sequence[int], first_stage: int) -> None:
+    def rebuild(self, live: Sequence[int], first_stage: int, spans: Spans) -> None:
+        """Begin a stage with values that depend on what is kept alone, not on how the search got there."""
         for state in self.states:
             state.rebuild(live, first_stage)
+        self._spans = spans
+        self.divergences = [Divergence(self._model, logits) for logits in self._references]
         self.settle()
 
     def plan(self, node: int, live: Sequence[int]) -> None:
@@ -218,9 +212,15 @@ class Acdc:
             return [part for _, part in batches(self.model, pairs, self.problem.memory)]
         return [pairs[start : start + self.config.batch] for start in range(0, len(pairs), self.config.batch)]
 
-    def search(self, threshold: float, advance: Callable[[int], None] = lambda edges: None) -> Outcome:
-        """Run the greedy search for one tau."""
-        return _Search(self, threshold, advance).run()
+    def search(
+        self,
+        threshold: float,
+        advance: Callable[[int], None] = lambda edges: None,
+        save: Callable[[Progress], None] = lambda progress: None,
+        start: Progress | None = None,
+    ) -> Outcome:
+        """Run the greedy search for one tau, or the rest of it. `save` is called where a stage begins."""
+        return _Search(self, threshold, advance, save).run(start)
 
     def band(self, threshold: float) -> float:
         """How close to tau a change has to be for the canonical evaluation."""
@@ -234,8 +234,10 @@ class Acdc:
 class _Search:
     """One greedy search: what is kept so far, and what was measured."""
 
-    def __init__(self, acdc: Acdc, threshold: float, advance: Callable[[int], None]) -> None:
-        self.acdc, self.threshold, self.advance = acdc, threshold, advance
+    def __init__(
+        self, acdc: Acdc, threshold: float, advance: Callable[[int], None], save: Callable[[Progress], None]
+    ) -> None:
+        self.acdc, self.threshold, self.advance, self.save = acdc, threshold, advance, save
         self.graph = acdc.graph
         self.kept = self.graph.edge_index >= 0  # [port, sender]
         self.effects = torch.zeros(self.graph.n_edges, dtype=torch.float64)
@@ -243,11 +245,18 @@ class _Search:
         spans = Spans(acdc.model)
         self.sides = [_Side(acdc.model, acdc._runs, direction, self.kept, spans) for direction in acdc.directions]
         self.trials = self.canonical = 0
-        self.length = 8  # of the next chain
+        self.length = _FIRST_CHAIN  # of the next chain
 
-    def run(self) -> Outcome:
+    def run(self, start: Progress | None = None) -> Outcome:
+        order, first = receiver_order(self.graph), 0
+        if start is not None:
+            first = start.place
+            self.kept.copy_(self.graph.matrix(start.kept))
+            self.effects, self.live = start.effects.clone(), list(start.live)
+            self.trials, self.canonical = start.trials, start.canonical
+            self.advance(sum(self.graph.stages[self.graph.stage_of_port[port]].reads for port in order[:first]))
         stage, node = -1, -2
-        for port in receiver_order(self.graph):
+        for place, port in enumerate(order[first:], first):
             receiver = self.graph.port_sender[port]
             if receiver >= 0 and receiver != node:
                 self.live[receiver] = liveness(self.graph, self.kept, receiver, self.live)
@@ -258,8 +267,9 @@ class _Search:
                 continue
             if self.graph.stage_of_port[port] != stage:
                 stage = self.graph.stage_of_port[port]
-                for side in self.sides:
-                    side.rebuild(self.live, stage + 1)
+                if start is None or place > first:
+                    self._save(place)
+                self._begin(stage)
             if receiver != node:
                 node = receiver
                 for side in self.sides:
@@ -275,6 +285,17 @@ class _Search:
             self.canonical,
             tuple(side.now for side in self.sides),
         )
+
+    def _save(self, place: int) -> None:
+        kept, live = self.graph.vector(self.kept), tuple(self.live)
+        self.save(Progress(self.threshold, place, kept, self.effects, live, self.trials, self.canonical))
+
+    def _begin(self, stage: int) -> None:
+        """Begin a stage, in the same way after an interruption as without one."""
+        self.length = _FIRST_CHAIN
+        spans = Spans(self.acdc.model)
+        for side in self.sides:
+            side.rebuild(self.live, stage + 1, spans)
 
     def _port(self, port: int, senders: list[int]) -> None:
         """Decide all edges into one port."""
@@ -348,12 +369,18 @@ class _Search:
 def _search(problem: Problem, config: AcdcConfig) -> list[Finding]:
     acdc = Acdc(problem, config)
     known: dict[float, Outcome] = {}
+    earlier, interrupted = load_state(problem.checkpoint)  # asked for again in the same order
 
     def run(threshold: float) -> Outcome:
         if threshold not in known:
-            with progress_bar(f"ACDC, tau {threshold:.3g}, run {len(known) + 1}", acdc.graph.n_edges) as bar:
-                known[threshold] = acdc.search(threshold, bar.advance)
+            known[threshold] = earlier[threshold] if threshold in earlier else search(threshold)
         return known[threshold]
+
+    def search(threshold: float) -> Outcome:
+        done = list(known.values())
+        start = interrupted if interrupted is not None and interrupted.threshold == threshold else None
+        with progress_bar(f"ACDC, tau {threshold:.3g}, run {len(known) + 1}", acdc.graph.n_edges) as bar:
+            return acdc.search(threshold, bar.advance, lambda now: save_state(problem.checkpoint, done, now), start)
 
     if problem.threshold is not None:
         outcome = run(problem.threshold)
