@@ -157,9 +157,9 @@ def _show(found: Investigation, files: list[Path]) -> None:
     for verdict in trust(found):
         _print(console, verdict)
     console.print(Text("What next?", style="bold"))
-    console.print(Padding(Text(f"open {files[0]} in a browser: the circuit to explore"), (0, 2)))
+    console.print(Text(f"  open {files[0]} in a browser: the circuit to explore"), soft_wrap=True)
     for why, command in next_steps(found):
-        console.print(Padding(Text.assemble((f"{why}:\n", "dim"), command), (0, 2)), soft_wrap=True)
+        console.print(Text.assemble((f"  {why}:\n", "dim"), f"  {command}"), soft_wrap=True)
 
 
 def _print(console: Console, verdict: Verdict) -> None:

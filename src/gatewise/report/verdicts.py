@@ -131,9 +131,10 @@ def _agreement(found: Investigation) -> Verdict | None:
     text = f"Truth tables confirm {agreement.share:.0%} of the {agreement.edges:,} labels tested"
     shares = [f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind]]
     text += f" ({', '.join(shares)})."
-    if agreement.share < AGREEMENT_POOR:
+    worst = min(agreement.of_type(kind) for kind in GATE_TYPES if agreement.table[kind])
+    if worst < AGREEMENT_POOR:
         text += " Read AND, OR and ADDER as which direction found an edge, not as how it computes."
-    return Verdict(_level(agreement.share, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
+    return Verdict(_level(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
 
 
 def _stability(found: Investigation) -> Verdict | None:

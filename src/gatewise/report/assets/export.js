@@ -16,10 +16,10 @@ function viewAsSvg(graph) {
   const fixed = (value) => Number(value.toFixed(2));
   const drawing = svg("g", { transform: `translate(${fixed(view.x)} ${fixed(view.y)}) scale(${fixed(view.scale)})` });
   for (const edge of edges) {
-    const [a, b, c, d] = laid.curves[edge.id].map((point) => point.map(fixed).join(" ")), strength = edge.strength ** 0.4;
+    const [a, b, c, d] = laid.curves[edge.id].map((point) => point.map(fixed).join(" ")), strength = edge.strength ** 0.45;
     used.add(edge.from.id).add(edge.to.id);
     drawing.append(svg("path", { d: `M${a}C${b} ${c} ${d}`, fill: "none", stroke: ink[edge.type], "stroke-linecap": "round",
-      "stroke-width": fixed((0.7 + 4 * strength) / Math.sqrt(view.scale)), "stroke-opacity": fixed(0.22 + 0.68 * strength) },
+      "stroke-width": fixed((0.6 + 3.8 * strength) / Math.sqrt(view.scale)), "stroke-opacity": fixed(0.15 + 0.75 * strength) },
       svg("title", {}, `${edge.name} (${edge.type})`)));
   }
   const few = used.size <= 60;

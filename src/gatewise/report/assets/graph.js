@@ -66,9 +66,9 @@ function makeGraph(state, on) {
     cost = performance.now() - started;
   }
   function strokeEdge(context, edge, calm, wider) {
-    const strength = edge.strength ** 0.4;
-    context.globalAlpha = wider > 1 ? 0.95 : (0.22 + 0.68 * strength) * calm;
-    context.lineWidth = (0.7 + 4 * strength) * wider / Math.sqrt(view.scale);
+    const strength = edge.strength ** 0.45;
+    context.globalAlpha = wider > 1 ? 0.95 : (0.15 + 0.75 * strength) * calm;
+    context.lineWidth = (0.6 + 3.8 * strength) * wider / Math.sqrt(view.scale);
     context.strokeStyle = ink[edge.type];
     context.stroke(paths[edge.id]);
   }

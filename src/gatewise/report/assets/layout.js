@@ -4,11 +4,12 @@ function makeLayout(width, height) {
   const heads = Math.max(...stages.map((stage) => stage.nodes.length), 1);
   const withHeads = !data.graph.layered, lanes = withHeads ? heads + 1 : heads;
   const first = -1, last = model.logits.layer, along = upwards ? height : width, across = upwards ? width : height;
-  const start = upwards ? 34 : 64, end = upwards ? 44 : 52, top = 36, bottom = upwards ? 26 : 44;
-  const step = (along - start - end) / (last - first + (withHeads ? 0.2 : 0)), lane = (across - top - bottom) / lanes;
+  const start = upwards ? 96 : 122, end = upwards ? 84 : 112, top = 36, bottom = upwards ? 26 : 44;
+  const rim = upwards ? [56, 36] : [64, 46];  // where input and logits stand, from either end
+  const step = (along - start - end) / Math.max(1, last - first - 2 + (withHeads ? 0.5 : 0)), lane = (across - top - bottom) / lanes;
   const radius = Math.max(2.2, Math.min(step * (withHeads ? 0.2 : 0.3), lane * 0.26, 13));
   const place = (layer, position) => {
-    const a = start + (layer - first) * step, b = top + (position + 0.5) * lane;
+    const a = layer < 0 ? rim[0] : layer >= last ? along - rim[1] : start + layer * step, b = top + (position + 0.5) * lane;
     return upwards ? { x: b, y: height - a } : { x: a, y: b };
   };
   const laneOf = (node) => {
@@ -30,10 +31,10 @@ function makeLayout(width, height) {
 const PORT_PLACE = { q: -0.62, k: 0, v: 0.62 };
 function curveOf(edge, laid) {
   const a = laid.points[edge.from.id], b = laid.points[edge.to.id], r = laid.radius;
-  const reach = (point) => (point.pill ? 15 : r), shift = (PORT_PLACE[edge.port.suffix] ?? 0) * r;
+  const reach = (point) => (point.pill ? 26 : r), shift = (PORT_PLACE[edge.port.suffix] ?? 0) * r;
   const flip = laid.upwards;
   // u runs along the layers, w across them
-  const u1 = (flip ? -a.y : a.x) + (flip && a.pill ? 8 : reach(a)), u2 = (flip ? -b.y : b.x) - (flip && b.pill ? 8 : reach(b));
+  const u1 = (flip ? -a.y : a.x) + (flip && a.pill ? 10 : reach(a)), u2 = (flip ? -b.y : b.x) - (flip && b.pill ? 10 : reach(b));
   const w1 = flip ? a.x : a.y, w2 = (flip ? b.x : b.y) + shift;
   const span = Math.max(0, u2 - u1), near = Math.exp(-(((w2 - w1) / (laid.lane * 0.9)) ** 2));
   const outside = a.lane === laid.heads && laid.withHeads ? 1 : -1;  // arcs along the MLPs bow away from the heads

@@ -63,8 +63,8 @@ function strengthIn(circuit, edge, size) {
 
 function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
-  if (value === 0) return "0";
   const size = Math.abs(value);
+  if (size < 1e-9) return "0";
   const text = size >= 1000 ? Math.round(value).toLocaleString("en") : size < 0.001 ? value.toExponential(1) : value.toPrecision(digits);
   return text.replace("-", "−");
 }

@@ -1,0 +1,162 @@
+"""How large a report is and how fluid: a made-up circuit of 5,000 edges in SmolLM2's graph, drawn by a real browser.
+
+    python bench/report.py [--edges 5000] [--out report.html]
+
+Frames are measured in chromium without a GPU: what one frame costs in the page, and how far frames lie apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gatewise as gw
+from gatewise.circuit import Circuit
+from gatewise.graph import Graph
+from gatewise.logic.truth import TruthTable
+from gatewise.methods.contract import top_edges
+from gatewise.report.data import report_data
+from gatewise.report.investigate import SEARCHES, Investigation, investigate
+from gatewise.report.page import write_page
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def small_investigation() -> Investigation:
+    """A real one, of the model `tiny`."""
+    model = gw.load_model("tiny")
+    return investigate(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1)
+
+
+def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
+    """The data of a report on `edges` edges per direction: scores drawn at random, the rest as of a small run."""
+    found = small_investigation()
+    graph = Graph.transformer(30, 9, 576)
+    generator = torch.Generator().manual_seed(0)
+    shared, *own = torch.randn(4, graph.n_edges, generator=generator).exp()
+    sizes = tuple(max(1, edges >> (len(found.sizes) - 1 - i)) for i in range(len(found.sizes)))
+    searches = {}
+    for direction, scores in zip(SEARCHES, own, strict=True):
+        scores = scores + 3 * shared
+        searches[direction] = tuple(
+            Circuit(graph, top_edges(scores, size), scores, found.gates.ns.provenance | {"direction": direction})
+            for size in sizes
+        )
+    gates = gw.split_gates(searches["ns"][-1], searches["dn"][-1], joint=searches["ns+dn"][-1])
+    made = dataclasses.replace(
+        found, gates=gates, sizes=sizes, searches=searches, calibration=None, tested={}, tables=_tables(gates, tables)
+    )
+    return report_data(made)
+
+
+def _tables(gates: gw.Gates, count: int) -> tuple[TruthTable, ...]:
+    by_port: dict[str, list[str]] = {}
+    for edge in gates.sound:
+        by_port.setdefault(edge.partition("->")[2], []).append(edge)
+    generator = torch.Generator().manual_seed(0)
+    made: list[TruthTable] = []
+    for port, edges in by_port.items():
+        for first, second in zip(edges[:-1:2], edges[1::2], strict=False):
+            effects = torch.rand(3, 3, 4, generator=generator)
+            made.append(TruthTable(port, (first, second), "kept", effects, 0.1, (0.0, 0.2), "ADDER", "ADDER"))
+    return tuple(made[:count])
+
+
+_MEASURE = """async (steps) => {
+  const { graph, model, state } = window.gatewiseReport;
+  const canvas = document.getElementById("over"), frame = canvas.getBoundingClientRect();
+  const next = () => new Promise((done) => requestAnimationFrame(done));
+  const fire = (type, x, y) => canvas.dispatchEvent(new PointerEvent(type, {
+    pointerId: 1, clientX: frame.left + x, clientY: frame.top + y, bubbles: true, pointerType: "mouse" }));
+  canvas.setPointerCapture = () => {};
+  const measure = async (act) => {
+    const apart = [], spent = [];
+    graph.times.length = 0;
+    await next();
+    let before = performance.now();
+    for (let i = 0; i < steps; i++) {
+      const started = performance.now();
+      act(i);
+      const handled = performance.now() - started;
+      await next();
+      const now = performance.now();
+      apart.push(now - before);
+      before = now;
+      spent.push(handled);
+    }
+    await new Promise((done) => setTimeout(done, 250));
+    return { apart, spent, painted: graph.times.map((one) => one.ms) };
+  };
+  const found = {};
+  const [wide, high] = [frame.width - 160, frame.height - 120];
+  found.hover = await measure((i) => fire("pointermove", 80 + 7 * i % wide, 60 + 11 * i % high));
+  document.getElementById("zoom-in").click();
+  await new Promise((done) => setTimeout(done, 400));
+  fire("pointerdown", 300, 300);
+  found.pan = await measure((i) => fire("pointermove", 300 + 80 * Math.sin(i / 9), 300 + 60 * Math.cos(i / 7)));
+  fire("pointercancel", 300, 300);
+  document.getElementById("fit").click();
+  const score = document.getElementById("score");
+  found.filter = await measure((i) => { score.value = String(i % 40); score.dispatchEvent(new Event("input")); });
+  score.value = "0"; score.dispatchEvent(new Event("input"));
+  return found;
+}"""
+
+
+def measure(path: Path, steps: int = 60) -> dict[str, dict[str, float]]:
+    """Milliseconds while hovering, panning and filtering: in handlers, in painting, and between frames."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.goto(path.as_uri())
+        page.wait_for_function("window.gatewiseReport !== undefined")
+        page.locator("#plot").scroll_into_view_if_needed()
+        found = page.evaluate(_MEASURE, steps)
+        browser.close()
+    return {
+        action: {
+            "handled_median": statistics.median(values["spent"]),
+            "painted_median": statistics.median(values["painted"]),
+            "painted_95": sorted(values["painted"])[int(0.95 * (len(values["painted"]) - 1))],
+            "between_frames_median": statistics.median(values["apart"]),
+            "between_frames_95": sorted(values["apart"])[int(0.95 * (len(values["apart"]) - 1))],
+        }
+        for action, values in found.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--edges", type=int, default=5_000)
+    parser.add_argument("--out", type=Path, help="keep the report here")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = (arguments.out or Path(folder) / "report.html").resolve()
+        data = synthetic(arguments.edges)
+        write_page(path, data)
+        size, count = path.stat().st_size / 1e6, len(data["edges"]["sender"])
+        print(f"{arguments.edges:,} edges per direction, {count:,} in all: {size:.2f} MB")
+        print(json.dumps(measure(path), indent=2))
+
+
+if __name__ == "__main__":
+    main()

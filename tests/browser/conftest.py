@@ -1,0 +1,113 @@
+"""A real browser: Debian's chromium, driven by Playwright. Without them these tests are skipped, but fail under CI."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gatewise as gw
+from gatewise.report.data import report_data
+from gatewise.report.investigate import Investigation, investigate
+from gatewise.report.page import write_page
+
+_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def _missing() -> str | None:
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        return "playwright is not installed: make browser, or pip install -c constraints.txt -e '.[browser]'"
+    if shutil.which("chromium") is None:
+        return "chromium is not installed: make browser, or apt-get install chromium"
+    return None
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if (reason := _missing()) is not None:
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(f"{reason} (required under CI)")
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        launched = play.chromium.launch(executable_path=shutil.which("chromium"), args=_FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def found() -> Investigation:
+    model = gw.load_model("tiny")
+    command = "gatewise run tiny --edges 64 --examples 4"
+    return investigate(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1, command=command)
+
+
+@pytest.fixture(scope="session")
+def _data(found: Investigation) -> dict[str, Any]:
+    return report_data(found)
+
+
+@pytest.fixture
+def data(_data: dict[str, Any]) -> dict[str, Any]:
+    """The report's data, to be changed at will."""
+    return copy.deepcopy(_data)
+
+
+class Opened:
+    """A page, and everything that went wrong or left the file while it was open."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Write data as a report, open it from disk, and hand over the page; complaints fail the test at its end."""
+    contexts, pages = [], []
+
+    def opening(data: dict[str, Any], *, width: int = 1300, height: int = 900, scheme: str = "light") -> Any:
+        path = tmp_path / "report.html"
+        write_page(path, data)
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
+        )
+        context.set_default_timeout(8_000)
+        contexts.append(context)
+        opened = Opened(context.new_page())
+        pages.append((opened, path))
+        opened.page.goto(path.as_uri())
+        opened.page.wait_for_function("window.gatewiseReport !== undefined")
+        return opened.page
+
+    yield opening
+    for context in contexts:
+        context.close()
+    for opened, path in pages:
+        assert opened.complaints == []
+        assert {url for url in opened.requests if not url.startswith("blob:")} == {path.as_uri()}

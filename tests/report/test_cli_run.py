@@ -1,0 +1,84 @@
+"""`gatewise run` on the small model: files, summary, JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from gatewise.cli.main import app
+from gatewise.errors import GatewiseError
+
+SMALL = ["tiny", "--edges", "100", "--examples", "8", "--out", "here"]
+
+
+def gatewise(*arguments: str, folder: Path) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "120")
+        return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> Result:
+    return gatewise("run", *SMALL, folder=folder)
+
+
+def test_summary_answers_the_questions(ran: Result) -> None:
+    assert ran.exit_code == 0, ran.output
+    for question in ("How faithful?", "How complete?", "Which gates?", "Can I trust it?", "What next?"):
+        assert question in ran.stdout
+    assert "here/report.html" in ran.stdout
+    assert "Truth tables confirm" in ran.stdout
+
+
+def test_files_are_there(ran: Result, folder: Path) -> None:
+    assert "<!doctype html>" in (folder / "here/report.html").read_text(encoding="utf-8")
+    assert (folder / "here/report.html").stat().st_size < 1_000_000
+    for name in ("gates.json", "tables.json", "evaluation.json", "circuits/ns-100.json", "store"):
+        assert (folder / "here" / name).exists(), name
+
+
+def test_its_command_repeats_it_from_the_store(ran: Result, folder: Path) -> None:
+    before = (folder / "here/evaluation.json").read_text()
+    gates = (folder / "here/gates.json").read_text()
+    page = (folder / "here/report.html").read_text(encoding="utf-8")
+    command = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["command"]
+    (folder / "here/evaluation.json").unlink()
+    again = gatewise(*shlex.split(command)[1:], "--json", folder=folder)
+    content = json.loads(again.stdout)
+    assert (folder / "here/evaluation.json").read_text() == before
+    assert (folder / "here/gates.json").read_text() == gates  # the store gave the same circuits, provenance included
+    assert content["command"] == command
+    assert content["curves"]["ns"][-1]["edges"] == 100
+    assert set(content["stability"]) == {"ns", "dn"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--edges", "10000000"], "tiny has 3,628"),
+        (["--sizes", "ten"], "expected whole numbers"),
+        (["--method", "guess"], "no method 'guess'"),
+        (["--method", "eap-ig"], "no direction"),
+    ],
+)
+def test_what_cannot_work_is_said(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = gatewise("run", "tiny", "--examples", "2", *arguments, folder=tmp_path)
+    assert isinstance(done.exception, GatewiseError)
+    assert message in str(done.exception)
+
+
+def test_planted_models_bring_their_own_pairs(tmp_path: Path) -> None:
+    done = gatewise("run", "planted:and", "--edges", "2", "--json", "--out", "p", folder=tmp_path)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["model"].startswith("planted")

@@ -1,0 +1,132 @@
+"""An investigation gives what its parts give when called alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import gatewise as gw
+from gatewise.circuit import Circuit
+from gatewise.logic.find import label_agreement
+from gatewise.logic.truth import labels_by_test
+from gatewise.report.data import TABLES_PER_RECEIVER, report_data
+from gatewise.report.evidence import edge_strength, strongest_gates
+from gatewise.report.investigate import Investigation, investigate
+from gatewise.report.verdicts import trust
+
+
+def test_circuits_and_gates_are_those_of_find_gates(found: Investigation) -> None:
+    model = gw.load_model("tiny")
+    pairs = gw.task("ioi", model, examples=8).train
+    assert found.gates == gw.find_gates(model, pairs, edges=64)
+    assert found.sizes == (16, 32, 64)
+    for place, size in enumerate(found.sizes):
+        assert found.searches["dn"][place] == gw.discover(model, pairs, "eap", "dn", edges=size)
+    assert found.circuits()["ns|dn"] == found.gates.sound
+
+
+def test_measures_are_those_of_evaluate(found: Investigation) -> None:
+    model = gw.load_model("tiny")
+    pairs = gw.task("ioi", model, examples=8).test
+    alone = gw.evaluate(model, pairs, [found.searches["ns"][0], found.gates.sound], random_circuits=1)
+    for mine, theirs in ((found.curves["ns"][0], alone[0]), (found.curves["ns|dn"][-1], alone[1])):
+        assert mine.edges == theirs.edges
+        assert mine.circuit == theirs.circuit
+        assert mine.complement == theirs.complement
+    assert found.curves["ns|dn"][-1].random_circuit == alone[1].random_circuit
+    assert found.curves["ns"][0].random_circuit is None
+
+
+def test_tables_of_the_strongest_gates(found: Investigation) -> None:
+    assert found.agreement is not None
+    assert found.agreement.to_json() == label_agreement(found.gates, labels_by_test(found.tables)).to_json()
+    chosen = strongest_gates(found.gates, 2, 3)
+    ports = {edge.partition("->")[2] for edge in chosen}
+    assert len(ports) == 2
+    strength = edge_strength(found.gates)
+    strongest = max(found.gates.sound.indices, key=lambda edge: float(strength[edge]))
+    assert found.graph.edges[strongest] in chosen
+    for port in ports:
+        mine = [edge for edge in chosen if edge.endswith(f"->{port}")]
+        others = [edge for edge in found.gates.sound - chosen if edge.endswith(f"->{port}")]
+        weakest = min(float(strength[found.graph.index(edge)]) for edge in mine)
+        assert all(float(strength[found.graph.index(edge)]) <= weakest for edge in others)
+
+
+def test_calibration_is_exact(found: Investigation) -> None:
+    assert found.calibration is not None
+    model = gw.load_model("tiny")
+    pairs = gw.task("ioi", model, examples=8).train
+    for direction, sign in (("ns", 1), ("dn", -1)):
+        one = found.calibration[direction]  # type: ignore[index]
+        effects = gw.edge_effects(model, pairs, list(one.exact), direction)  # type: ignore[arg-type]
+        torch.testing.assert_close(torch.tensor(list(one.exact.values())).double(), sign * effects.margin.double())
+        assert set(one.exact) <= set((found.gates.ns if direction == "ns" else found.gates.dn).indices)
+
+
+def test_examples_are_what_the_model_says(found: Investigation) -> None:
+    model = gw.load_model("tiny")
+    pairs = gw.task("ioi", model, examples=8).test[:1]
+    first = found.examples[0]
+    probabilities = gw.run_circuit(model, pairs, model.graph.full()).double().softmax(-1)[0]
+    assert first.clean == pairs.clean_text[0]
+    assert first.answers["clean"].right == pytest.approx(float(probabilities[int(pairs.right[0, 0])]), abs=1e-5)
+    circuit = gw.run_circuit(model, pairs, found.gates.dn).double().softmax(-1)[0]
+    assert first.answers["dn"].wrong == pytest.approx(float(circuit[int(pairs.wrong[0, 0])]), abs=1e-5)
+
+
+def test_data_hold_every_circuit_of_every_size(found: Investigation) -> None:
+    data = report_data(found)
+    edges, senders, ports = data["edges"], found.graph.senders, found.graph.ports
+    names = [f"{senders[s]}->{ports[p]}" for s, p in zip(edges["sender"], edges["port"], strict=True)]
+    for name, circuits in found.searches.items():
+        for place, circuit in enumerate(circuits):
+            held = {n for n, bits in zip(names, edges["in"][name], strict=True) if bits >> place & 1}
+            assert held == set(circuit)
+    for row in data["tables"]:
+        assert len({edges["port"][edge] for edge in row["edges"]}) == 1
+    by_port = [edges["port"][row["edges"][0]] for row in data["tables"]]
+    assert max(map(by_port.count, by_port)) <= TABLES_PER_RECEIVER
+    assert json.loads(json.dumps(data, allow_nan=False)) == json.loads(json.dumps(data))
+
+
+def test_files(found: Investigation, tmp_path: Path) -> None:
+    files = found.save(tmp_path)
+    assert files[0] == tmp_path / "report.html"
+    assert all(file.is_file() for file in files)
+    assert gw.Gates.load(tmp_path / "gates.json") == found.gates
+    assert Circuit.load(tmp_path / "circuits" / "ns+dn-64.json") == found.searches["ns+dn"][-1]
+    tables = json.loads((tmp_path / "tables.json").read_text())
+    assert len(tables) == len(found.tables)
+
+
+def test_warnings_come_first_and_follow_the_numbers(found: Investigation) -> None:
+    assert found.stability is not None
+    shaky = trust(replace(found, stability={"ns": 0.1, "dn": 0.9}, problems=("the margin is small.",)))
+    assert [v.level for v in shaky[:2]] == ["warning", "warning"]
+    assert "ns 10%" in next(v.text for v in shaky if v.title == "Stability")
+    assert any(v.text == "The margin is small." for v in shaky)
+    steady = trust(replace(found, stability={"ns": 0.9, "dn": 0.9}))
+    assert next(v.level for v in steady if v.title == "Stability") == "good"
+
+
+def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found: Investigation) -> None:
+    model = gw.load_model("tiny")
+    one = investigate(model, gw.task("ioi", model, examples=2), "acdc", edges=12, random_circuits=0, examples=1)
+    assert one.sizes == (12,)
+    assert one.stability is None
+    assert one.calibration is None
+    assert report_data(one)["curves"]["ns"][0]["random"] is None
+
+
+def test_undirected_methods_and_sizes_beyond_the_largest_are_refused() -> None:
+    model = gw.load_model("tiny")
+    task = gw.task("ioi", model, examples=2)
+    with pytest.raises(gw.GatewiseError, match="no direction"):
+        investigate(model, task, "eap-ig", edges=12)
+    with pytest.raises(gw.GatewiseError, match="beyond edges=12"):
+        investigate(model, task, edges=12, sizes=[20])
