@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -160,6 +159,12 @@ class Circuit:
 
         save_circuit(self, path)
 
+    def draw(self, path: Any, *, max_edges: int = 400, title: str | None = None) -> None:
+        """Draw a static figure, .svg, .pdf or .png. See `gatewise.draw`."""
+        from gatewise.draw import draw
+
+        draw(self, path, max_edges=max_edges, title=title)
+
     @classmethod
     def load(cls, path: Any, graph: Graph | None = None) -> Circuit:
         """Read a circuit file of gatewise, EAP-IG, MIB or Edge-Pruning (which needs `graph`)."""
@@ -181,4 +186,10 @@ class Circuit:
         )
 
     def _repr_html_(self) -> str:
-        return f"<b>Circuit</b> {html.escape(self._summary())}"
+        from gatewise.notebook import SHOWN, card, strongest
+
+        names = self.graph.edges
+        if self.scores is None:
+            return card("Circuit", self._summary(), ("edge",), [(names[i],) for i in self.indices[:SHOWN]])
+        best = strongest(self.scores, self.indices) if self else []
+        return card("Circuit", self._summary(), ("edge", "score"), [(names[i], f"{self.scores[i]:.4g}") for i in best])

@@ -317,7 +317,9 @@ class Graph:
         )
 
     def _repr_html_(self) -> str:
-        return f"<b>Graph</b> {self.n_layers} layers &times; {self.n_heads} heads, {self.n_edges:,} edges"
+        from gatewise.notebook import card
+
+        return card("Graph", repr(self).removeprefix("<Graph: ").removesuffix(">"))
 
 
 def _slices(counts: Sequence[int]) -> tuple[slice, ...]:

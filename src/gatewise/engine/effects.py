@@ -18,6 +18,7 @@ from gatewise.engine.runs import Direction, both_runs, check_choice, check_pairs
 from gatewise.errors import GatewiseError
 from gatewise.graph import Graph
 from gatewise.models.model import Model
+from gatewise.notebook import card, strongest
 from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs
 
@@ -37,6 +38,11 @@ class Effects:
         order = self.kl.abs().argsort(descending=True)[:3].tolist()
         shown = ", ".join(f"{self.graph.edges[self.edges[i]]} {float(self.kl[i]):+.4g}" for i in order)
         return f"<Effects of {len(self.edges):,} edges on KL; strongest {shown}>"
+
+    def _repr_html_(self) -> str:
+        best = strongest(self.kl)
+        rows = [(self.graph.edges[self.edges[i]], f"{self.kl[i]:+.4g}", f"{self.margin[i]:+.4g}") for i in best]
+        return card("Effects", f"of removing {len(self.edges):,} edges, one at a time", ("edge", "KL", "margin"), rows)
 
 
 def edge_effects(

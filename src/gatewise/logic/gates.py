@@ -7,7 +7,6 @@ lone ADDER edge join the AND or OR edges of its receiver, and labels no gate of 
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -141,6 +140,12 @@ class Gates:
         }
         write_json(Path(path), content)
 
+    def draw(self, path: str | Path, *, max_edges: int = 400, title: str | None = None) -> None:
+        """Draw a static figure, .svg, .pdf or .png, with edges coloured by gate type. See `gatewise.draw`."""
+        from gatewise.draw import draw
+
+        draw(self, path, max_edges=max_edges, title=title)
+
     @classmethod
     def load(cls, path: str | Path) -> Gates:
         """Read what `save` wrote."""
@@ -193,7 +198,16 @@ class Gates:
         return "\n".join(lines) + ">"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        from gatewise.notebook import card
+
+        shares, counts = self.proportions(), Counter(gate.type for gate in self.items)
+        rows = []
+        for kind in GATE_TYPES:
+            largest = max((gate for gate in self if gate.type == kind), key=lambda gate: len(gate.edges), default=None)
+            shown = "" if largest is None else _short(repr(largest))
+            rows.append((kind, f"{len(self.by_type[kind]):,}", f"{shares[kind]:.0%}", f"{counts[kind]:,}", shown))
+        summary = f"{len(self.sound):,} edges by the {self.rule} split: {self.venn()}"
+        return card("Gates", summary, ("type", "edges", "share", "gates", "largest gate"), rows)
 
 
 def split_gates(

@@ -23,6 +23,7 @@ from gatewise.graph import Graph
 from gatewise.methods.contract import Finding, Method, Problem, SearchDirection
 from gatewise.methods.registry import methods
 from gatewise.models.model import Model
+from gatewise.notebook import card, strongest
 from gatewise.store import Store, ingredients
 from gatewise.tasks.pairs import Pairs
 
@@ -43,6 +44,11 @@ class Scores:
         shown = ", ".join(f"{self.graph.edges[i]} {float(self.values[i]):.4g}" for i in best)
         made = f"{self.provenance.get('method')} {self.provenance.get('direction')}"
         return f"<Scores by {made} of {len(self.values):,} edges; strongest {shown}>"
+
+    def _repr_html_(self) -> str:
+        made = f"by {self.provenance.get('method')} {self.provenance.get('direction')} of {len(self.values):,} edges"
+        rows = [(self.graph.edges[i], f"{self.values[i]:.4g}") for i in strongest(self.values)]
+        return card("Scores", made, ("edge", "score"), rows)
 
 
 @overload

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from gatewise.graph import Graph
 from gatewise.models.parts import Attention, Pointwise, softcapped
+from gatewise.notebook import card
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,4 +83,4 @@ class Model:
         return f"<Model {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        return f"<b>Model</b> {html.escape(self._summary())}"
+        return card("Model", self._summary())

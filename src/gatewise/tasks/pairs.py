@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from gatewise.errors import GatewiseError
+from gatewise.notebook import card
 
 MarginKind = Literal["logit", "probability"]
+_SHOWN = 4  # examples in a notebook
 _NO_TOKEN = -1  # fills up ragged answer lists
 
 
@@ -158,6 +160,11 @@ class Pairs:
     def __repr__(self) -> str:
         example = f", e.g. {self.clean_text[0]!r}" if self.clean_text else ""
         return f"<Pairs {self.name}: {len(self)} examples of up to {self.width} tokens{example}>"
+
+    def _repr_html_(self) -> str:
+        summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.margin_kind} margin"
+        texts = zip(self.clean_text[:_SHOWN], self.corrupted_text[:_SHOWN], strict=False)
+        return card("Pairs", summary, ("clean", "corrupted"), texts)
 
 
 def _left_padded(rows: list[list[int]]) -> Tensor:

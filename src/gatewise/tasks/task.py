@@ -6,6 +6,7 @@ and its name in `RECIPES`.
 
 from __future__ import annotations
 
+import html
 import os
 import random
 import warnings
@@ -40,6 +41,13 @@ class Task:
     test: Pairs
     seed: int
     bos: bool
+
+    def __repr__(self) -> str:
+        bos = "with" if self.bos else "without"
+        return f"<Task {self.name}: {len(self.train)} pairs to search on, {len(self.test)} to test on, {bos} BOS>"
+
+    def _repr_html_(self) -> str:
+        return f"<div>{html.escape(repr(self).strip('<>'))}{self.train._repr_html_()}</div>"
 
     def validate(self, model: Model) -> list[str]:
         """What makes numbers on this task doubtful for this model; each finding is also emitted as a warning."""

@@ -1,0 +1,34 @@
+"""How our objects show themselves in a notebook: a line and a small table. All text is escaped: prompts are data."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+import torch
+
+TYPE_COLOURS = {"AND": "#0072B2", "OR": "#009E73", "ADDER": "#D55E00"}
+SHOWN = 8  # rows of a table
+
+
+def card(title: str, summary: str, header: Sequence[str] = (), rows: Iterable[Sequence[str]] = ()) -> str:
+    """HTML of a title, one line, and a table if there are rows. A cell that is a gate type gets its colour."""
+    top = f"<b>{html.escape(title)}</b> {html.escape(summary)}"
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    if not body:
+        return f"<div>{top}</div>"
+    head = "".join(f'<th style="text-align:left">{html.escape(name)}</th>' for name in header)
+    return f"<div>{top}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def strongest(values: torch.Tensor, among: Sequence[int] | None = None, count: int = SHOWN) -> list[int]:
+    """Places of the largest |values|, all or only those in `among`."""
+    chosen = list(range(len(values))) if among is None else list(among)
+    order = torch.argsort(values[chosen].abs(), descending=True, stable=True)
+    return [chosen[i] for i in order[:count].tolist()]
+
+
+def _cell(text: str) -> str:
+    colour = TYPE_COLOURS.get(text)
+    style = "text-align:left" + (f";color:{colour};font-weight:bold" if colour else "")
+    return f'<td style="{style}">{html.escape(text)}</td>'
