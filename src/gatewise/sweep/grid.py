@@ -99,12 +99,13 @@ def read_grid(path: str | Path) -> Grid:
     try:
         with path.open("rb") as stream:
             content = stream.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise GatewiseError(f"{path} is larger than {_MOST_BYTES:,} bytes; a grid is a short TOML file.")
-        table = tomllib.loads(content.decode())
     except OSError as error:
         raise GatewiseError(f"cannot read {path}: {error.strerror}. Give the TOML file of a grid.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    if len(content) > _MOST_BYTES:
+        raise GatewiseError(f"{path} is larger than {_MOST_BYTES:,} bytes; a grid is a short TOML file.")
+    try:
+        table = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or a number of too many digits
         raise GatewiseError(f"{path} is not valid TOML ({error}).") from error
     try:
         return grid_from(table)
