@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from gatewise.engine import run_circuit
+from gatewise.engine.circuits import last_logits
 from gatewise.errors import GatewiseError
+from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.logic import labels_by_test, truth_tables
-from gatewise.models.planted import PlantedGate, build_planted, logic_model, planted_pairs
+from gatewise.methods.discover import discover
+from gatewise.models.planted import PlantedGate, build_planted, logic_model, planted_model, planted_pairs
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.studies.truth import (
     FOUND,
@@ -149,3 +152,16 @@ def test_strays_do_not_outvote_the_partner(kind: Any, strays: int) -> None:
     model = logic_model("planted:stray", sources, emitted, [[PlantedGate("B", kind, ("A1", "A2"))]], "B", [stray])
     tables = truth_tables(model, planted_pairs(), model.graph.full())
     assert labels_by_test(tables)["A1->B"] == kind
+
+
+def test_edge_pruning_leaves_two_edges_of_an_or_for_a_while() -> None:
+    model, pairs = planted_model("or"), planted_pairs()
+    p, q = (log_probabilities(last_logits(model, pairs, side)) for side in ("clean", "corrupted"))
+    price = 0.01**2 * float(kl_divergence(p, q).mean())
+
+    def left(steps: int, seed: int) -> int:
+        found = discover(model, pairs, "edge-pruning", "ns", threshold=0.5, penalty=price, steps=steps, seed=seed)
+        return sum(edge in found for edge in ("A1->B", "A2->B"))
+
+    assert max(left(300, seed) for seed in range(3)) == 2
+    assert {left(PRUNING_STEPS, seed) for seed in range(3)} == {1}
