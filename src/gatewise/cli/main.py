@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from gatewise.cli.compare import compare_command, conflict_command
 from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import demo_command, evaluate_command
 from gatewise.cli.gates import gates_command
@@ -42,6 +43,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("compare")(compare_command)
+app.command("conflict")(conflict_command)
 app.command("demo")(demo_command)
 app.command("discover")(discover_command)
 app.command("evaluate")(evaluate_command)
