@@ -8,7 +8,7 @@ PEERS_VENV := .venv-peers
 PEERS := bench/results/peers.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-long bench-peers scaling tiny clean
+.PHONY: help demo test lint format bench bench-long bench-peers scaling fuzz tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -41,6 +41,10 @@ bench-peers: $(PEERS_VENV)/.installed ## measure AutoCircuit, in an environment 
 scaling: $(STAMP) ## cost against edges, examples, tokens and layers, drawn to docs/img/scaling.svg
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[figures]"
 	$(BIN)/python bench/scaling.py
+
+fuzz: $(STAMP) ## feed broken files to every loader: a million cases each, by mutations and guided by coverage (an hour)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[fuzz]"
+	$(BIN)/python fuzz/run.py
 
 tiny: $(STAMP) ## train the model `tiny` again (at most half an hour on 2 cores)
 	$(BIN)/python scripts/train_tiny.py

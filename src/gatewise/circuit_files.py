@@ -85,8 +85,12 @@ def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph
     if not isinstance(block, dict):
         raise GatewiseError(f"{path}: 'gatewise' holds a {type(block).__name__}, expected an object.")
     found = _graph_of(content, edges, block, path)
-    if graph is not None and graph != found:
-        raise GatewiseError(f"{path} is a circuit of {found!r}, but {graph!r} was expected. Load the matching model.")
+    if graph is not None:
+        if graph != found:
+            raise GatewiseError(
+                f"{path} is a circuit of {found!r}, but {graph!r} was expected. Load the matching model."
+            )
+        found = graph  # whose tables are made already
     if len(edges) != found.n_edges:
         raise GatewiseError(
             f"{path}: 'edges' lists {len(edges):,} edges, its 'cfg' implies {found.n_edges:,}. "

@@ -157,14 +157,13 @@ class Gates:
         if not isinstance(content, dict) or content.get("gatewise_gates") != _FORMAT:
             raise GatewiseError(f"{path} is not a gates file of format {_FORMAT}; gates.save(path) writes one.")
         try:
-            ns, dn = (circuit_from_json(content[side], path) for side in ("ns", "dn"))
-            joint = None if content["joint"] is None else circuit_from_json(content["joint"], path)
+            ns = circuit_from_json(content["ns"], path)
+            dn = circuit_from_json(content["dn"], path, ns.graph)
+            joint = None if content["joint"] is None else circuit_from_json(content["joint"], path, ns.graph)
             by_type = _by_type(content["gates"], ns.graph)
             gates = cls(ns, dn, by_type, _one_of(content["rule"], Rule), _one_of(content["grouping"], Grouping), joint)
         except (KeyError, TypeError) as error:
             raise GatewiseError(f"{path} is a damaged gates file: {error!r}. Save it again.") from error
-        if any(circuit.graph != ns.graph for circuit in (dn, joint) if circuit is not None):
-            raise GatewiseError(f"{path} holds circuits of different graphs. Save it again.")
         if not all(labelled <= gates.sound for labelled in by_type.values()):
             raise GatewiseError(f"{path} labels edges that neither of its two circuits has. Save it again.")
         return gates

@@ -1,0 +1,306 @@
+"""What is fuzzed: one target for each loader. The only outcomes allowed are success and `GatewiseError`.
+
+Targets work on bytes in memory, so that a case takes microseconds; only those that need a folder write one. Seeds are
+valid files, made here by the code that writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gatewise.circuit import Circuit
+from gatewise.circuit_files import circuit_from, circuit_to_json
+from gatewise.errors import GatewiseError
+from gatewise.files import parse_json
+from gatewise.graph import Graph
+from gatewise.logic.gates import Gates, split_gates
+from gatewise.models.config import check_config
+from gatewise.models.gguf import _weight, model_parts
+from gatewise.models.gguf_file import parse_gguf
+from gatewise.store.checkpoints import Checkpoint
+from gatewise.store.entries import (
+    ARRAYS,
+    CHECKSUMS,
+    RESULT,
+    DamagedError,
+    pack_circuits,
+    pack_value,
+    read_entry,
+    unpack_circuits,
+    unpack_value,
+)
+from gatewise.sweep.grid import read_grid
+from gatewise.tasks.encoder import Encoder
+from gatewise.tasks.files import _with_spaces, parse_rows
+
+warnings.simplefilter("ignore")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A loader of bytes."""
+
+    name: str
+    seeds: Callable[[], list[bytes]]  # valid files
+    load: Callable[[bytes], object]
+    json: bool = False  # whether mutations may work on the parsed content
+    cheap: bool = True  # microseconds, not milliseconds
+    cases: int = 1_000_000  # of a long run
+
+    def run(self, content: bytes) -> None:
+        """Load, and raise whatever the loader may not raise."""
+        with suppress(GatewiseError, DamagedError):  # the store sets aside what is damaged, with a warning
+            self.load(content)
+
+
+# Circuits and gates
+
+
+@cache
+def _graph() -> Graph:
+    return Graph.transformer(1, 1, 4)
+
+
+@cache
+def _logic() -> Graph:
+    return Graph.layered(["a", "b"], [["c"]], 4)
+
+
+def _circuits() -> list[Circuit]:
+    graph, logic = _graph(), _logic()
+    scores = torch.linspace(-1, 1, graph.n_edges, dtype=torch.float64)
+    mask = torch.arange(graph.n_edges) % 3 == 0
+    return [
+        Circuit(graph, mask, scores, {"method": "eap", "direction": "ns", "parameters": {"combine": "sum"}}),
+        Graph.transformer(1, 1, 4, qkv="merged").full(),
+        Graph.transformer(1, 1, 4, parallel=True).empty(),
+        Circuit(logic, torch.arange(logic.n_edges) < 2),
+    ]
+
+
+def _circuit_files() -> list[bytes]:
+    found = [json.dumps(circuit_to_json(circuit)).encode() for circuit in _circuits()]
+    return [*found, b'[["a0.h0", "m0"], ["embeds", "a0.h0.q"], ["m0", "resid_post"]]']
+
+
+def _gates_files() -> list[bytes]:
+    found = []
+    logic = Graph.layered(["a"], [["b"]], 1)
+    for ns, dn, joint in (([0, 1], [1, 2], None), ([0], [2], [0, 2])):
+        gates = split_gates(logic.circuit(ns), logic.circuit(dn), joint=None if joint is None else logic.circuit(joint))
+        with tempfile.TemporaryDirectory() as folder:
+            gates.save(Path(folder) / "gates.json")
+            found.append((Path(folder) / "gates.json").read_bytes())
+    return found
+
+
+# Pairs
+
+
+_CSV = (
+    b'clean,corrupted,right,wrong\n"When Mary, John and ","When Tom, John and",Mary,John\n',
+    b'\xef\xbb\xbfwrong,right,corrupted,clean\r\n" 12|13"," 14",a b,c d\r\n\r\n"x ""y""",z,e,f\r\n',
+)
+_JSONL = (
+    b'{"clean": "one two", "corrupted": "one ten", "right": " a", "wrong": ["b", "c|d"]}\n\n',
+    b'{"clean": "\\u00e9", "corrupted": "e", "right": ["x"], "wrong": "y|z"}\r\n{"clean": "a 1", "corrupted": "b 2", '
+    b'"right": "2", "wrong": "3"}',
+)
+
+
+_KNOWN = (  # words of `tiny`
+    b'{"clean": "When Mary and John went to the store, John gave a drink to", "corrupted": "When Mary and John went to '
+    b'the store, Tom gave a drink to", "right": "Mary", "wrong": ["John"]}'
+)
+
+
+@cache
+def _encoder() -> Encoder:
+    from transformers import AutoTokenizer
+
+    from gatewise.models.loader import TINY_FOLDER
+
+    return Encoder(AutoTokenizer.from_pretrained(TINY_FOLDER), None, 64)
+
+
+def _encode(content: bytes) -> None:
+    encoder = _encoder()
+    for row in parse_rows(content, Path("pairs.jsonl")):
+        encoder.encode(_with_spaces(row.example, encoder))
+
+
+# Grids, stores, checkpoints
+
+
+_TOML = (
+    b'models = ["tiny", "smollm2-135m"]\ntasks = "ioi"\ndirections = ["ns", "ns+dn"]\nsizes = [10, [20, 30]]\n'
+    b'seeds = [0, 1]\nmemory = "1GB"\n[methods.eap]\ncombine = ["sum", "max"]\n[methods.edge-pruning]\nsteps = 30\n',
+    b'models = "tiny"\ntasks = ["gt", "pairs.csv"]\nmethods = ["acdc", "eap-ig"]\nthresholds = [0.01, 1e-3]\n'
+    b'examples = 8\ntest_examples = 8\nrandom_circuits = 0\nthreads = 1\ndtype = "bfloat16"\n',
+)
+_KEY = "0" * 64
+
+
+def _read_grid(content: bytes) -> None:
+    path = _folder() / "grid.toml"
+    path.write_bytes(content)
+    grid = read_grid(path)
+    if len(grid) <= 1_000:
+        grid.cells()
+
+
+@cache
+def _folder() -> Path:
+    """A folder for the targets that need one; memory where the system has a file system of memory."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="gatewise-fuzz-", dir=memory if memory.is_dir() else None))
+
+
+def _entries() -> list[bytes]:
+    circuits = pack_circuits(_KEY, _circuits()[:1], {"method": "eap"})
+    value = pack_value(_KEY, {"numbers": [1, 2.5, float("nan")], "text": None}, {"what": "a test"})
+    return [circuits[RESULT] + b"\0" + circuits[ARRAYS], value[RESULT]]
+
+
+def _read_entry(content: bytes) -> None:
+    """Two files with a zero between them, whose checksums hold: whoever can write a store can write those, too."""
+    result, zero, arrays = content.partition(b"\0")
+    parts = {RESULT: result, **({ARRAYS: arrays} if zero else {})}
+    checksums = "".join(f"{sha256(part).hexdigest()}  {name}\n" for name, part in parts.items())
+    for name in (RESULT, ARRAYS, CHECKSUMS):
+        (_folder() / name).unlink(missing_ok=True)
+    for name, part in {**parts, CHECKSUMS: checksums.encode()}.items():
+        (_folder() / name).write_bytes(part)
+    found, tensors = read_entry(_folder(), _KEY)
+    if found.get("kind") == "json":
+        unpack_value(found)
+    else:
+        unpack_circuits(found, tensors)
+
+
+def _checkpoints() -> list[bytes]:
+    packed = Checkpoint(None, _KEY)._packed({"step": 3, "history": [[0.5, 1.0]]}, {"x": torch.arange(4)})
+    return [packed.partition(b"\n")[2]]
+
+
+@cache
+def _place() -> Checkpoint:
+    return Checkpoint(None, _KEY)
+
+
+def _checkpoint(content: bytes) -> None:
+    _place()._unpacked(sha256(content).hexdigest().encode() + b"\n" + content)
+
+
+# Models
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def _gguf() -> list[bytes]:
+    tokens = ["<|a|>", "Ġ", "a", "Ġa"]
+    sizes = {
+        "embedding_length": 4, "attention.head_count": 2, "attention.head_count_kv": 1, "vocab_size": 4,
+        "feed_forward_length": 4, "block_count": 1, "context_length": 16,
+    }  # fmt: skip
+    fields = [
+        (_text("general.architecture") + struct.pack("<I", 8) + _text("llama")),
+        (_text("tokenizer.ggml.pre") + struct.pack("<I", 8) + _text("smollm")),
+        (_text("tokenizer.chat_template") + struct.pack("<I", 8) + _text("{{ x }}")),
+        *(_text(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in sizes.items()),
+        _text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5),
+        _text("llama.rope.freq_base") + struct.pack("<If", 6, 1e4),
+        _text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 4) + b"".join(map(_text, tokens)),
+        _text("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 1) + _text("Ġ a"),
+        _text("tokenizer.ggml.token_type") + struct.pack("<IIQ4i", 9, 5, 4, 3, 1, 1, 1),
+        *(
+            _text(f"tokenizer.ggml.{n}_token_id") + struct.pack("<II", 4, 0)
+            for n in ("bos", "eos", "unknown", "padding")
+        ),
+    ]
+    tensors = [
+        _text("token_embd.weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, 0),  # float32
+        _text("blk.0.attn_q.weight") + struct.pack("<IQQIQ", 2, 32, 4, 8, 64),  # Q8_0
+        _text("blk.0.attn_norm.weight") + struct.pack("<IQIQ", 1, 4, 1, 224),  # float16
+    ]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields) + b"".join(tensors)
+    return [head + b"\0" * (-len(head) % 32) + bytes(256)]
+
+
+def _convert(content: bytes) -> None:
+    metadata, tensors = parse_gguf(np.frombuffer(content, dtype=np.uint8), "model.gguf")
+    for tensor in tensors:
+        _weight(tensor, metadata, "model.gguf")
+    model_parts(metadata, tensors, "model.gguf")
+
+
+def _configs() -> list[bytes]:
+    from gatewise.models.loader import TINY_FOLDER
+
+    llama = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "num_key_value_heads": 1, "intermediate_size": 8, "vocab_size": 16}  # fmt: skip
+    return [(TINY_FOLDER / "config.json").read_bytes(), json.dumps(llama).encode()]
+
+
+def _config(content: bytes) -> None:
+    found = parse_json(content, "config.json", "a config.json")
+    if isinstance(found, dict):
+        check_config(found, "config.json")
+
+
+def _load_folder(content: bytes) -> None:
+    """A folder with the weights of `tiny` and this config.json."""
+    from gatewise.models.loader import load_model
+
+    folder = _tiny_copy()
+    (folder / "config.json").write_bytes(content)
+    load_model(folder)
+
+
+@cache
+def _tiny_copy() -> Path:
+    from gatewise.models.loader import TINY_FOLDER
+
+    folder = _folder() / "tiny"
+    folder.mkdir()
+    for path in TINY_FOLDER.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def _json(load: Callable[[Any], object]) -> Callable[[bytes], object]:
+    return lambda content: load(parse_json(content, "file.json", "a file"))
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("circuit", _circuit_files, _json(lambda found: circuit_from(found, "c.json", _graph())), json=True),
+        Target("circuit-any", _circuit_files, _json(lambda found: circuit_from(found, "c.json")), json=True),
+        Target("gates", _gates_files, _json(lambda found: Gates.from_json(found, "g.json")), json=True),
+        Target("csv", lambda: list(_CSV), lambda content: parse_rows(content, Path("p.csv"))),
+        Target("jsonl", lambda: list(_JSONL), lambda content: parse_rows(content, Path("p.jsonl")), json=True),
+        Target("pairs", lambda: [_KNOWN, *_JSONL], _encode, json=True, cases=200_000),
+        Target("grid", lambda: list(_TOML), _read_grid),
+        Target("gguf", _gguf, _convert),
+        Target("checkpoint", _checkpoints, _checkpoint),
+        Target("entry", _entries, _read_entry, cases=200_000),
+        Target("config", _configs, _config, json=True),
+        Target("folder", _configs, _load_folder, json=True, cheap=False, cases=1_000),
+    )
+}
