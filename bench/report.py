@@ -2,7 +2,8 @@
 
     python bench/report.py [--edges 5000] [--out report.html]
 
-Frames are measured in chromium without a GPU: what one frame costs in the page, and how far frames lie apart.
+Frames are measured in chromium without a GPU: how far frames lie apart, and, which other work on the machine does not
+change, the processor time of all of the browser's processes per frame.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 import gatewise as gw
@@ -79,69 +81,70 @@ def _tables(gates: gw.Gates, count: int) -> tuple[TruthTable, ...]:
     return tuple(made[:count])
 
 
-_MEASURE = """async (steps) => {
-  const { graph, model, state } = window.gatewiseReport;
+_PREPARE = """() => {
   const canvas = document.getElementById("over"), frame = canvas.getBoundingClientRect();
-  const next = () => new Promise((done) => requestAnimationFrame(done));
+  const [wide, high] = [frame.width - 160, frame.height - 120], score = document.getElementById("score");
   const fire = (type, x, y) => canvas.dispatchEvent(new PointerEvent(type, {
     pointerId: 1, clientX: frame.left + x, clientY: frame.top + y, bubbles: true, pointerType: "mouse" }));
   canvas.setPointerCapture = () => {};
-  const measure = async (act) => {
-    const apart = [], spent = [];
-    graph.times.length = 0;
-    await next();
-    let before = performance.now();
-    for (let i = 0; i < steps; i++) {
-      const started = performance.now();
-      act(i);
-      const handled = performance.now() - started;
-      await next();
-      const now = performance.now();
-      apart.push(now - before);
-      before = now;
-      spent.push(handled);
-    }
-    await new Promise((done) => setTimeout(done, 250));
-    return { apart, spent, painted: graph.times.map((one) => one.ms) };
+  window.rest = () => new Promise((done) => setTimeout(done, 1500));
+  window.actions = {
+    nothing: () => {},
+    hover: (i) => fire("pointermove", 80 + 7 * i % wide, 60 + 11 * i % high),
+    pan: (i) => fire(i ? "pointermove" : "pointerdown", 300 + 80 * Math.sin(i / 9), 300 + 60 * Math.cos(i / 7)),
+    filter: (i) => { score.value = String(i % 40); score.dispatchEvent(new Event("input")); },
   };
-  const found = {};
-  const [wide, high] = [frame.width - 160, frame.height - 120];
-  found.hover = await measure((i) => fire("pointermove", 80 + 7 * i % wide, 60 + 11 * i % high));
-  document.getElementById("zoom-in").click();
-  await new Promise((done) => setTimeout(done, 400));
-  fire("pointerdown", 300, 300);
-  found.pan = await measure((i) => fire("pointermove", 300 + 80 * Math.sin(i / 9), 300 + 60 * Math.cos(i / 7)));
-  fire("pointercancel", 300, 300);
-  document.getElementById("fit").click();
-  const score = document.getElementById("score");
-  found.filter = await measure((i) => { score.value = String(i % 40); score.dispatchEvent(new Event("input")); });
-  score.value = "0"; score.dispatchEvent(new Event("input"));
-  return found;
+}"""
+_MEASURE = """async ([action, frames]) => {
+  const next = () => new Promise((done) => requestAnimationFrame(done));
+  const apart = [];
+  await next();
+  let before = performance.now();
+  for (let i = 0; i < frames; i++) {
+    window.actions[action](i);
+    await next();
+    apart.push(performance.now() - before);
+    before = performance.now();
+  }
+  return apart;
 }"""
 
 
-def measure(path: Path, steps: int = 60) -> dict[str, dict[str, float]]:
-    """Milliseconds while hovering, panning and filtering: in handlers, in painting, and between frames."""
+def measure(path: Path, frames: int = 120) -> dict[str, dict[str, float]]:
+    """Milliseconds per frame while hovering, panning and filtering: processor time, and between frames."""
     from playwright.sync_api import sync_playwright
 
+    found = {}
     with sync_playwright() as play:
+        mine = {child.pid for child in psutil.Process().children(recursive=True)}
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.goto(path.as_uri())
-        page.wait_for_function("window.gatewiseReport !== undefined")
         page.locator("#plot").scroll_into_view_if_needed()
-        found = page.evaluate(_MEASURE, steps)
+        page.evaluate(_PREPARE)
+        page.locator("#zoom-in").click()  # so that there is something to pan
+        for action in ("nothing", "hover", "pan", "filter"):
+            page.evaluate("rest()")
+            before = _processor_seconds(mine)
+            apart = sorted(page.evaluate(_MEASURE, [action, frames]))
+            spent = 1_000 * (_processor_seconds(mine) - before) / frames
+            found[action] = {
+                "processor": round(spent, 1),
+                "apart_median": round(statistics.median(apart), 1),
+                "apart_95": round(apart[int(0.95 * (frames - 1))], 1),
+            }
         browser.close()
-    return {
-        action: {
-            "handled_median": statistics.median(values["spent"]),
-            "painted_median": statistics.median(values["painted"]),
-            "painted_95": sorted(values["painted"])[int(0.95 * (len(values["painted"]) - 1))],
-            "between_frames_median": statistics.median(values["apart"]),
-            "between_frames_95": sorted(values["apart"])[int(0.95 * (len(values["apart"]) - 1))],
-        }
-        for action, values in found.items()
-    }
+    return found
+
+
+def _processor_seconds(without: set[int]) -> float:
+    """Of the browser: of all our children but those that were there before it."""
+    total = 0.0
+    for child in psutil.Process().children(recursive=True):
+        if child.pid not in without:
+            times = child.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -67,7 +67,8 @@ def _data(found: Investigation) -> dict[str, Any]:
 @pytest.fixture
 def data(_data: dict[str, Any]) -> dict[str, Any]:
     """The report's data, to be changed at will."""
-    return copy.deepcopy(_data)
+    copied: dict[str, Any] = json.loads(json.dumps(_data))
+    return copied
 
 
 class Opened:
@@ -102,7 +103,6 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
         opened = Opened(context.new_page())
         pages.append((opened, path))
         opened.page.goto(path.as_uri())
-        opened.page.wait_for_function("window.gatewiseReport !== undefined")
         return opened.page
 
     yield opening

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -123,7 +124,7 @@ def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str
     page.mouse.move(5, 5)
     page.mouse.move(*spot(page, {"edge": tested}))
     tip.wait_for(state="visible")
-    page.wait_for_function("document.querySelector('#tip b').textContent.includes('->')")
+    page.locator("#tip b", has_text="->").wait_for()
     name = tip.locator("b").first.inner_text()
     assert found.gates.label(name) in tip.inner_text()
     assert "effect at the receiver" in tip.inner_text()
@@ -191,7 +192,7 @@ def test_dark_and_light(open_page: Open, data: dict[str, Any]) -> None:
     page = open_page(data)
     assert paper() == light
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    page.locator("html[data-theme=dark]").wait_for()
     assert paper() == dark
 
 
@@ -248,16 +249,21 @@ def test_saves_the_circuit_and_the_view(
 def test_pan_and_zoom(open_page: Open, data: dict[str, Any]) -> None:
     page = open_page(data)
     page.locator("#zoom-in").click()
-    x, y = spot(page, {"node": node_id(page, "m3")})
-    page.mouse.move(x + 25, y + 40)
+    page.wait_for_timeout(250)
+    frame = page.locator("#over").bounding_box()
+    middle = (frame["x"] + frame["width"] / 2, frame["y"] + frame["height"] / 2)
+    used = "[...new Set(gatewiseReport.graph.order().flatMap((edge) => [edge.from.name, edge.to.name]))]"
+    name = min(page.evaluate(used), key=lambda one: math.dist(spot(page, {"node": node_id(page, one)}), middle))
+    x, y = spot(page, {"node": node_id(page, name)})
+    page.mouse.move(*middle)
     page.mouse.down()
-    page.mouse.move(x + 85, y + 10, steps=4)
+    page.mouse.move(middle[0] + 60, middle[1] - 30, steps=4)
     page.mouse.up()
     page.wait_for_timeout(250)
-    nx, ny = spot(page, {"node": node_id(page, "m3")})
+    nx, ny = spot(page, {"node": node_id(page, name)})
     assert (round(nx - x), round(ny - y)) == (60, -30)
     page.mouse.move(nx, ny)  # what is under the pointer is found where it was moved to
     page.locator("#tip").wait_for(state="visible")
-    assert page.locator("#tip b").first.inner_text() == "m3"
+    assert page.locator("#tip b").first.inner_text() == name
     page.locator("#fit").click()
     assert page.evaluate("gatewiseReport.graph.view().scale") == 1

@@ -102,7 +102,12 @@ def _gates(found: Investigation) -> Verdict:
     listed = ", ".join(
         f"{len(found.gates.by_type[kind]):,} {kind} edges in {counts[kind]:,} gates" for kind in GATE_TYPES
     )
-    return Verdict("note", "Which gates?", f"{listed}, by what noising and denoising found.")
+    text = f"{listed}, by what noising and denoising found."
+    agreement = found.agreement
+    if agreement is not None and agreement.edges:
+        shares = ", ".join(f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind])
+        text += f" Labels that truth tables confirm, of {agreement.edges:,} tested: {shares}."
+    return Verdict("note", "Which gates?", text)
 
 
 def _beats_random(found: Investigation) -> Verdict | None:

@@ -2,7 +2,7 @@
 const LINES = { "ns|dn": ["ink", ""], ns: ["AND", "6 4"], dn: ["OR", "2 4"], "ns+dn": ["ADDER", "9 3 2 3"] };
 
 function curveChart(title, caption, valueOf, chance, state) {
-  const ink = colours(), width = 460, height = 250, left = 42, right = 12, top = 12, bottom = 40;
+  const ink = colours(), width = 560, height = 280, left = 46, right = 12, top = 12, bottom = 40;
   const points = Object.keys(CIRCUITS).map((name) => [name, data.curves[name].map((one, i) => [data.sizes[i], valueOf(one)])]);
   const values = points.flatMap(([, line]) => line.map((point) => point[1])).filter((value) => value !== null);
   const low = Math.min(0, ...values), high = Math.max(1, ...values);

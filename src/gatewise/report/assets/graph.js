@@ -1,9 +1,13 @@
 // The drawing: edges on one canvas, redrawn when what is shown changes; nodes and what is pointed at on another above it.
+// Thousands of edges take longer than a frame to draw: the strongest come at once, then all of them, some per frame, on a
+// canvas that is put in place when it is complete.
+const AT_ONCE = 450, PER_FRAME = 900;
 function makeGraph(state, on) {
   const box = $("plot"), base = $("base"), over = $("over"), tip = $("tip");
   const below = base.getContext("2d"), above = over.getContext("2d");
   let laid, grid, ratio = 1, view = { x: 0, y: 0, scale: 1 }, drawn = { ...view }, paths = [], ink = colours();
-  let hover = null, waiting = 0, later = 0, cost = 0, order = [];
+  const back = document.createElement("canvas"), behind = back.getContext("2d");
+  let hover = null, waiting = 0, later = 0, order = [], used = new Set(), done = 0, filling = 0;
   const times = [];
 
   function resize() {
@@ -11,7 +15,7 @@ function makeGraph(state, on) {
     const room = upwards ? Math.max(460, Math.min(1100, (model.logits.layer + 2) * 25 + 90)) : 620;
     box.style.height = room + "px";
     ratio = Math.min(2, window.devicePixelRatio || 1);
-    for (const canvas of [base, over]) {
+    for (const canvas of [base, over, back]) {
       canvas.width = Math.round(box.clientWidth * ratio);
       canvas.height = Math.round(box.clientHeight * ratio);
     }
@@ -28,7 +32,9 @@ function makeGraph(state, on) {
   }
   function changed() {
     ink = colours();
-    order = model.edges.filter((edge) => edge.visible).sort((a, b) => a.strength - b.strength);
+    order = shownEdges().slice().sort((a, b) => a.strength - b.strength);
+    used = new Set();
+    for (const edge of order) { used.add(edge.from.id); used.add(edge.to.id); }
     redraw();
   }
   function redraw() {
@@ -52,18 +58,35 @@ function makeGraph(state, on) {
     times.push({ what: everything ? "edges" : "overlay", ms: performance.now() - started });
     if (times.length > 2000) times.shift();
   }
+  function begin(context) {
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.globalAlpha = 1;
+    context.clearRect(0, 0, base.width, base.height);
+    context.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, ratio * view.x, ratio * view.y);
+  }
+  function strokeSome(context, from, to) {
+    const calm = Math.min(1, 260 / Math.max(1, order.length)) ** 0.35;
+    for (let i = from; i < to; i++) strokeEdge(context, order[i], calm, 1);
+  }
   function paintEdges() {
-    const started = performance.now();
-    below.setTransform(1, 0, 0, 1, 0, 0);
-    below.clearRect(0, 0, base.width, base.height);
-    below.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, ratio * view.x, ratio * view.y);
-    below.lineCap = "round";
-    const many = Math.min(1, 260 / Math.max(1, order.length)) ** 0.35;
-    for (const edge of order) strokeEdge(below, edge, many, 1);
-    below.globalAlpha = 1;
+    clearTimeout(filling);
+    begin(below);
+    strokeSome(below, Math.max(0, order.length - AT_ONCE), order.length);
     drawn = { ...view };
     base.style.transform = "none";
-    cost = performance.now() - started;
+    done = 0;
+    if (order.length > AT_ONCE) filling = setTimeout(fillUp, 140);  // when nothing has changed for a moment
+  }
+  function fillUp() {
+    if (done === 0) begin(behind);
+    const end = Math.min(order.length, done + PER_FRAME);
+    strokeSome(behind, done, end);
+    done = end;
+    if (done < order.length) { filling = setTimeout(fillUp, 0); return; }
+    below.setTransform(1, 0, 0, 1, 0, 0);
+    below.globalAlpha = 1;
+    below.clearRect(0, 0, base.width, base.height);
+    below.drawImage(back, 0, 0);
   }
   function strokeEdge(context, edge, calm, wider) {
     const strength = edge.strength ** 0.45;
@@ -75,9 +98,9 @@ function makeGraph(state, on) {
   function lit() {  // edges to bring forward: of what is pointed at, or else of what is selected
     const target = hover || state.selected;
     if (!target) return null;
-    if (target.edge !== undefined) return order.filter((edge) => edge.id === target.edge);
-    const into = state.selected && state.selected.node === target.node;
-    return order.filter((edge) => edge.to.id === target.node || (!into && edge.from.id === target.node));
+    if (target.edge !== undefined) return [model.edges[target.edge]].filter((edge) => edge.visible);
+    const alone = state.selected && state.selected.node === target.node;  // its gates only
+    return [...edgesOf(target.node).into, ...(alone ? [] : edgesOf(target.node).out)].sort((a, b) => a.strength - b.strength);
   }
   function paintNodes() {
     above.setTransform(1, 0, 0, 1, 0, 0);
@@ -88,15 +111,17 @@ function makeGraph(state, on) {
     above.lineCap = "round";
     if (forward) for (const edge of forward) strokeEdge(above, edge, 1, 1.35);
     above.globalAlpha = 1;
-    const used = new Set(), bright = new Set();
-    for (const edge of order) { used.add(edge.from.id); used.add(edge.to.id); }
+    const bright = new Set();
     for (const edge of forward || []) { bright.add(edge.from.id); bright.add(edge.to.id); }
-    for (const node of model.nodes) paintNode(node, used.has(node.id), !forward || bright.has(node.id), bright.has(node.id));
+    for (const node of model.nodes) paintNode(node, used.has(node.id), !forward || bright.has(node.id));
+    const roomy = laid.step * view.scale > 74 && laid.lane * view.scale > 26;
+    const first = forward ? [...new Set(forward.slice().reverse().flatMap((edge) => [edge.to.id, edge.from.id]))] : [];
+    paintLabels(roomy ? [...new Set([...first, ...used])] : first, (id) => !forward || bright.has(id));
     paintAxes();
     over.classList.toggle("pointing", Boolean(hover));
     over.classList.toggle("zoomed", view.scale > 1.01);
   }
-  function paintNode(node, used, strong, named) {
+  function paintNode(node, used, strong) {
     const { x, y, pill } = laid.points[node.id], r = laid.radius, chosen = state.selected && state.selected.node === node.id;
     above.globalAlpha = strong ? 1 : 0.35;
     above.beginPath();
@@ -118,8 +143,6 @@ function makeGraph(state, on) {
       else above.roundRect(x - r, y - r, 2 * r, 2 * r, r * 0.35);
       outline(chosen);
     }
-    const roomy = laid.step * view.scale > 74 && laid.lane * view.scale > 26;
-    if (used && !pill && (named || roomy || chosen)) label(node.name, x, y - r - 4 / view.scale, strong);
     above.globalAlpha = 1;
   }
   function outline(chosen) {
@@ -129,9 +152,23 @@ function makeGraph(state, on) {
     above.strokeStyle = chosen ? ink.accent : ink.ink;
     above.stroke();
   }
-  function label(text, x, y, strong) {
-    const size = 11 / view.scale;
+  function paintLabels(ids, strong) {  // above the node, or else below it, or else not at all: the strongest come first
+    const taken = [], size = 11 / view.scale;
     above.font = `500 ${size}px system-ui, sans-serif`;
+    for (const id of ids) {
+      const { x, y, pill } = laid.points[id], name = model.nodes[id].name, half = above.measureText(name).width / 2 + 1 / view.scale;
+      if (pill) continue;
+      for (const shift of [-laid.radius - 4 / view.scale, laid.radius + size]) {
+        const box_ = [x - half, y + shift - size, x + half, y + shift];
+        if (taken.some((other) => box_[0] < other[2] && box_[2] > other[0] && box_[1] < other[3] && box_[3] > other[1])) continue;
+        taken.push(box_);
+        label(name, x, y + shift, strong(id));
+        break;
+      }
+    }
+  }
+  function label(text, x, y, strong) {
+    above.globalAlpha = strong ? 1 : 0.35;
     above.textAlign = "center";
     above.textBaseline = "alphabetic";
     above.lineWidth = 3.4 / view.scale;
@@ -140,6 +177,7 @@ function makeGraph(state, on) {
     above.strokeText(text, x, y);
     above.fillStyle = strong ? ink.ink : ink.soft;
     above.fillText(text, x, y);
+    above.globalAlpha = 1;
   }
   function paintAxes() {  // layers and heads, kept at the rim whatever the view
     above.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -167,11 +205,9 @@ function makeGraph(state, on) {
 
   function find(x, y) {
     const wx = (x - view.x) / view.scale, wy = (y - view.y) / view.scale;
-    const used = new Set();
     const accept = state.selected && state.selected.node !== undefined
       ? (id) => model.edges[id].visible && model.edges[id].to.id === state.selected.node
       : (id) => model.edges[id].visible;
-    for (const edge of order) { used.add(edge.from.id); used.add(edge.to.id); }
     for (const node of model.nodes) {
       const { x: nx, y: ny, pill } = laid.points[node.id], reach = laid.radius + 3 / view.scale;
       if (!used.has(node.id)) continue;
@@ -189,14 +225,17 @@ function makeGraph(state, on) {
     }
     tip.hidden = !hover;
     if (hover) {
-      const left = Math.max(8, Math.min(x + 14, box.clientWidth - tip.offsetWidth - 8));
-      const under = y + 16 + tip.offsetHeight < box.clientHeight - 4 || y < tip.offsetHeight + 16;
+      const { offsetWidth: w, offsetHeight: h } = tip, clamp = (value, most) => Math.max(6, Math.min(value, most - 6));
+      const right = x + 18 + w < box.clientWidth, beside = right || x - 18 - w > 0;
+      const left = right ? x + 18 : beside ? x - 18 - w : clamp(x - w / 2, box.clientWidth - w);
+      const below = y + 22 + h < box.clientHeight || y < box.clientHeight / 2;
       tip.style.left = left + "px";
-      tip.style.top = (under ? y + 16 : y - tip.offsetHeight - 10) + "px";
+      tip.style.top = (beside ? clamp(y - h / 2, box.clientHeight - h) : below ? y + 22 : y - h - 16) + "px";
     }
   }
   function moved() {
-    ask(cost < 7);
+    ask(false);
+    clearTimeout(filling);
     clearTimeout(later);
     later = setTimeout(redraw, 110);
   }

@@ -5,9 +5,10 @@ const PORTS = { q: "q", k: "k", v: "v", head: "head", mlp: data.graph.layered ? 
 const portKinds = Object.keys(PORTS).filter((kind) => model.ports.some((port) => port.kind === kind));
 portKinds.forEach((kind) => state.ports.add(kind));
 
+let panelLater = 0, first = true;
 function update() {
   const names = state.name.toLowerCase().split(",").map((part) => part.trim()).filter(Boolean), least = (state.score / 100) ** 2;
-  shownNow = [];
+  const found = [];
   for (const edge of model.edges) {
     edge.type = typeAt(edge.id, state.size);
     const inside = isIn(state.circuit, edge.id, state.size);
@@ -15,8 +16,9 @@ function update() {
     edge.visible = inside && state.types.has(edge.type) && state.ports.has(edge.port.kind) && edge.strength >= least
       && edge.from.layer >= state.from && edge.to.layer <= state.to
       && (!names.length || names.some((name) => edge.from.name.includes(name) || edge.port.name.includes(name)));
-    if (edge.visible) shownNow.push(edge);
+    if (edge.visible) found.push(edge);
   }
+  setShown(found);
   const total = data.curves[state.circuit][state.size].edges, one = data.curves[state.circuit][state.size];
   $("size-value").textContent = data.sizes[state.size].toLocaleString("en");
   $("score-value").textContent = state.score ? `${number(100 * least, 2)} % of the strongest` : "anything";
@@ -25,7 +27,9 @@ function update() {
   $("over").setAttribute("aria-label", `Circuit drawing. ${$("shown").textContent} Arrow keys move, plus and minus zoom, 0 fits.`);
   if (state.selected && state.selected.edge !== undefined && !model.edges[state.selected.edge].visible) state.selected = null;
   graph.changed();
-  showPanel(state, select);
+  clearTimeout(panelLater);
+  panelLater = setTimeout(() => showPanel(state, select), first ? 0 : 60);  // lists follow when a slider rests
+  first = false;
 }
 function updateAll() { update(); showCurves(state); showMeasures(state); }
 function select(target) {
@@ -80,7 +84,7 @@ $("reset").addEventListener("click", () => {
 let matches = [], marked_ = -1;
 function search() {
   const wanted = $("search").value.trim().toLowerCase(), list = $("found");
-  const nodes = wanted ? model.nodes.filter((node) => node.name.includes(wanted) && shownNow.some((edge) => edge.from === node || edge.to === node)) : [];
+  const nodes = wanted ? model.nodes.filter((node) => node.name.includes(wanted) && edgesOf(node.id).into.length + edgesOf(node.id).out.length) : [];
   const edges = wanted ? shownNow.filter((edge) => edge.name.includes(wanted)).sort((a, b) => b.strength - a.strength) : [];
   const starts = (node) => (node.name === wanted ? 0 : node.name.startsWith(wanted) ? 1 : 2);
   nodes.sort((a, b) => starts(a) - starts(b));

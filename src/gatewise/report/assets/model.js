@@ -68,5 +68,7 @@ function number(value, digits = 3) {
   const text = size >= 1000 ? Math.round(value).toLocaleString("en") : size < 0.001 ? value.toExponential(1) : value.toPrecision(digits);
   return text.replace("-", "−");
 }
+// Two decimals, without a minus before zero.
+function fixed2(value) { return value.toFixed(2).replace(/^-(?=0\.00$)/, "").replace("-", "−"); }
 function percent(value) { return value === null || value === undefined ? "–" : Math.round(100 * value) + " %"; }
 function layerName(layer) { return layer < 0 ? "input" : layer >= model.logits.layer ? "logits" : String(layer); }

@@ -48,9 +48,9 @@ function truthTable(table) {
   const rows = [["neither", 0], [i.from.name, table.receiver[0]], [j.from.name, table.receiver[1]], ["both", table.receiver[2]]];
   const verdict = table.label === "none" ? "next to no effect" : `looks like ${table.label}`;
   return el("table", { class: "truth" },
-    el("caption", {}, `${verdict} (t = ${number(table.t, 2)}, ${number(table.interval[0], 2)} to ${number(table.interval[1], 2)}), `
+    el("caption", {}, `${verdict} (t = ${fixed2(table.t)}, ${fixed2(table.interval[0])} to ${fixed2(table.interval[1])}), `
       + `other senders ${table.others}`),
-    el("thead", {}, row("th", ["kept", "effect at the receiver", ""])),
+    el("thead", {}, el("tr", {}, el("th", {}, "kept"), el("th", { colSpan: 2 }, "effect at the receiver"))),
     el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, number(value, 2)),
       el("td", { class: "cell" }, el("div", { class: "fill", width: 100 * Math.abs(value) / most + "%" }))))));
 }
@@ -61,7 +61,7 @@ function describe(target, state) {
     return [el("b", { class: "mono" }, edge.name), el("p", {}, typeName(edge.type), ` by direction, ${testedText(edge)}`), edgeFacts(edge),
       tables.length ? truthTable(tables[0]) : null];
   }
-  const node = model.nodes[target.node], into = shownEdges().filter((edge) => edge.to === node), out = shownEdges().filter((edge) => edge.from === node);
+  const node = model.nodes[target.node], { into, out } = edgesOf(target.node);
   const where = node.kind === "attention" ? `head ${node.row} of layer ${node.layer}` : node.kind === "output" ? "where the answer is read"
     : node.name === "input" ? "the embedded tokens" : data.graph.layered ? `layer ${layerName(node.layer)}` : `MLP of layer ${node.layer}`;
   const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3);
@@ -77,8 +77,14 @@ function countText(edges) {
   const counts = TYPES.map((type) => [type, edges.filter((edge) => edge.type === type).length]).filter(([, count]) => count);
   return counts.map(([type, count]) => `${count} ${type === "none" ? "untyped" : type}`).join(", ") || "none";
 }
-let shownNow = [];
+let shownNow = [], byNode = model.nodes.map(() => ({ into: [], out: [] }));
 function shownEdges() { return shownNow; }
+function edgesOf(node) { return byNode[node]; }
+function setShown(edges) {
+  shownNow = edges;
+  byNode = model.nodes.map(() => ({ into: [], out: [] }));
+  for (const edge of edges) { byNode[edge.from.id].out.push(edge); byNode[edge.to.id].into.push(edge); }
+}
 
 function showPanel(state, select) {
   const panel = $("panel");
@@ -98,7 +104,7 @@ function moreTables(tables) {
   return tables.length ? el("details", {}, el("summary", {}, `${tables.length} more truth tables`), tables.map(truthTable)) : null;
 }
 function showGates(panel, back, node, select) {
-  const into = shownNow.filter((edge) => edge.to === node), parts = [];
+  const { into } = edgesOf(node.id), parts = [];
   for (const port of node.ports) {
     const edges = into.filter((edge) => edge.port === port);
     if (!edges.length) continue;
@@ -122,7 +128,7 @@ function showReceivers(panel, select) {
   const top = [...totals].sort((a, b) => b[1] - a[1]).slice(0, 40), most = top.length ? top[0][1] : 1;
   fill(panel, el("h3", {}, "Strongest receivers"), el("p", { class: "muted" }, "Select one to see its gates alone."),
     el("ul", { class: "list" }, top.map(([node, total]) => {
-      const into = shownNow.filter((edge) => edge.to === node), sum = into.reduce((all, edge) => all + edge.strength, 0) || 1;
+      const { into } = edgesOf(node.id), sum = into.reduce((all, edge) => all + edge.strength, 0) || 1;
       const bar = el("div", { class: "bar mini", width: 100 * total / most + "%" }, TYPES.map((type) => {
         const part = into.filter((edge) => edge.type === type).reduce((all, edge) => all + edge.strength, 0);
         return part ? el("span", { class: type.toLowerCase(), width: 100 * part / sum + "%" }) : null;
@@ -134,13 +140,13 @@ function showReceivers(panel, select) {
 
 function showExamples() {
   const names = { clean: "model, clean", corrupted: "model, corrupted", ...Object.fromEntries(Object.entries(CIRCUITS).map(([key, text]) => [key, `circuit ${text}`])) };
-  const shown = (text) => `“${text}”`, list = (texts) => texts.length > 4 ? `${shown(texts[0])} … ${shown(texts.at(-1))}` : texts.map(shown).join(", ");
+  const shown = (text) => `“${text.trim() || text}”`, list = (texts) => texts.length > 4 ? `${shown(texts[0])} … ${shown(texts.at(-1))}` : texts.map(shown).join(", ");
   const bar = (value, kind) => el("div", { class: "prob " + kind }, el("i", { width: 100 * value + "%" }), el("span", {}, percent(value)));
   fill($("examples"), data.examples.map((example) => el("article", { class: "example" },
     el("p", { class: "prompt" }, marked(example.clean, example.corrupted)),
     el("p", { class: "prompt other" }, "Corrupted: ", marked(example.corrupted, example.clean)),
     el("p", { class: "answers" }, `right ${list(example.right)}, wrong ${list(example.wrong)}`),
-    el("table", {}, el("thead", {}, row("th", ["", "P(right)", "P(wrong)", "says"])),
+    el("table", {}, el("colgroup", {}, el("col"), el("col"), el("col"), el("col")), el("thead", {}, row("th", ["", "P(right)", "P(wrong)", "says"])),
       el("tbody", {}, Object.entries(names).filter(([key]) => example.answers[key]).map(([key, text]) => {
         const answer = example.answers[key], top = answer.top[0];
         return el("tr", {}, el("td", {}, text), el("td", {}, bar(answer.right, "right")), el("td", {}, bar(answer.wrong, "wrong")),
