@@ -172,19 +172,23 @@ def test_bounds_hold(wanted: float, monkeypatch: pytest.MonkeyPatch) -> None:
             assert float(bound.max()) < 1e-3
 
 
-def test_anchors_wait_until_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewise.engine.divergence._PATIENCE", 30)
+def test_anchors_are_made_where_they_pay() -> None:
+    """For many residuals in small steps; forgetting them leaves no trace."""
     model = small_model("gpt2", dtype=torch.float64)
     reference = random_residuals(3, 16, dtype=torch.float64)
     divergence = Divergence(model, model.unembed(reference))
     steps = random_residuals(20, 3, 16, dtype=torch.float64, seed=1)
     large, small = (reference + size * steps.cumsum(dim=0) for size in (1.0, 1e-3))
-    for chain, waits in ((large, True), (large, True), (small, True), (large, True), (small, False)):
+    found = []
+    for chain, residuals, made in ((large, 100, False), (small, 20, False), (small, 100, True), (small, 100, True)):
+        divergence.restart(residuals)
         value, bound = divergence.estimate(chain, 1e-3)
-        assert (divergence._anchors is None) == waits
+        assert (divergence._anchors is not None) == made
         expected = naive(model, reference, chain)
         assert (expected >= value - 1e-11).all()
         assert (expected <= value + bound + 1e-11).all()
+        found.append(torch.stack([value, bound]))
+    assert torch.equal(found[-1], found[-2])
 
 
 def test_removed_sums_up_what_is_carried() -> None:

@@ -112,7 +112,7 @@ def test_screened_vocabulary_and_spans_change_nothing(
     for name in ("_spanned", "_value_and_bound", "_whole"):
         monkeypatch.setattr(Divergence, name, note(name, getattr(Divergence, name)))
     monkeypatch.setattr("gatewise.engine.divergence._SMALLEST_VOCABULARY", 2)
-    monkeypatch.setattr("gatewise.engine.divergence._PATIENCE", 0)
+    monkeypatch.setattr("gatewise.engine.divergence._ENOUGH", 0)
     monkeypatch.setattr("gatewise.engine.spans._WIDEST", 1.0)
     assert search(model, pairs, "ns+dn", tau) == expected
     assert taken >= {"_spanned", "_whole"}

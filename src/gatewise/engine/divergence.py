@@ -31,7 +31,7 @@ _SMALLEST_VOCABULARY = 4096  # below, everything is unembedded
 _SHORT = 2  # so few residuals are unembedded wholly
 _LOOSE = 0.1  # share of rows that may have wider bounds than wanted
 _ANCHOR_PRICE = 2  # in residuals unembedded wholly: an anchor needs its tail's mean row as well
-_PATIENCE = 96  # so many are unembedded wholly before words are chosen and the unembedding's moments computed
+_ENOUGH = 64  # residuals for which it pays to choose words, and to compute the unembedding's moments
 _SAMPLE = 512  # words, to see how large the steps of a chain are
 _ROUNDS, _NEW_ANCHORS, _MOST_ANCHORS = 4, 4, 12  # of adding anchors to a chain; at a time; remembered
 _LOGITS = 1 << 25  # how many at a time
@@ -89,13 +89,17 @@ class Divergence:
         self.screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY
         self._anchors: _Anchors | None = None
         self._words: _Words  # chosen with the first anchors
-        self._seen = 0  # residuals that anchors could have served
+        self._residuals = _ENOUGH  # to be asked about, about
         self._base: Base | None = None
         if self.screens:
             self._mean_row = (p.to(model.head.dtype) @ model.head).double()  # [example, d]
             self._sample = model.head[:: max(1, model.vocabulary_size // _SAMPLE)].contiguous()
         else:
             self._p = p
+
+    def restart(self, residuals: int) -> None:
+        """Forget all that was learnt from earlier residuals. residuals: how many will be asked about, about."""
+        self._anchors, self._base, self._residuals = None, None, residuals
 
     def exact(self, residual: Tensor) -> Tensor:
         """D of last residuals [..., example, d] -> [..., example], in float64."""
@@ -189,11 +193,9 @@ class Divergence:
         return value, bound
 
     def _anchors_pay(self, residual: Tensor, wanted: float) -> bool:
-        """Whether anchors save time: on long chains of small steps, once enough of those have been seen."""
-        if len(residual) <= _SHORT or not self._steps_are_small(residual, wanted):
-            return False
-        self._seen += len(residual)
-        return self._seen > _PATIENCE
+        """Whether anchors save time: on long chains of small steps, if words are not chosen for a few of them only."""
+        long = len(residual) > _SHORT and self._residuals >= _ENOUGH
+        return long and self._steps_are_small(residual, wanted)
 
     def _steps_are_small(self, residual: Tensor, wanted: float) -> bool:
         """Whether an anchor serves so many rows of the chain that it is worth its price."""

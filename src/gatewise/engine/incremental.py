@@ -23,6 +23,7 @@ from gatewise.models.model import Model
 from gatewise.models.parts import Attention, KeysValues, Pointwise
 
 Kind = Literal["q", "k", "v"]
+_CACHED = 1 << 19  # numbers of a head's inputs that are normed and projected at a time: they stay in the cache
 DEAD, LAST, WIDE = 0, 1, 2  # whether a node matters: not at all, at the last position, at all positions of the window
 
 
@@ -266,15 +267,17 @@ class State:
         """Change of the plan's own node. [row, example, position, d]"""
         stage = self.model.stages[plan.stage]
         positions = self.on.layout.window if plan.wide else 1
-        x = (self.port_input(port)[:, -change.shape[2] :] + change)[None]
+        now = self.port_input(port)[:, -change.shape[2] :]
         before = self.outputs[plan.node][:, -positions:]
         if isinstance(stage, Pointwise):
-            return stage(x[..., -positions:, :], [plan.local])[0] - before, {}
+            return stage((now + change)[None, ..., -positions:, :], [plan.local])[0] - before, {}
         head = torch.tensor([plan.local], device=change.device)
         new: dict[Kind, Tensor] = {}
         for kind in kinds_of(self.graph, port):
-            y = x[..., -positions:, :] if kind == "q" else x
-            new[kind] = stage.project(kind, y, self.on.layout, head)
+            columns = positions if kind == "q" else change.shape[2]
+            parts = change[..., -columns:, :].split(max(1, _CACHED // now[:, -columns:].numel()))
+            found = [stage.project(kind, (now[:, -columns:] + x)[None], self.on.layout, head) for x in parts]
+            new[kind] = torch.cat(found, dim=1) if len(found) > 1 else found[0]
         out = self._attend(stage, plan.stage, head, positions, new)
         return out[0] - before, new
 

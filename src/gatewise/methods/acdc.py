@@ -79,8 +79,7 @@ class _Side:
     def __init__(
         self, model: Model, runs: Sequence[BothRuns], direction: Direction, kept: Tensor, spans: Spans
     ) -> None:
-        self._model, self._spans = model, spans
-        self._references = [run.reference(direction).logits for run in runs]
+        self._spans = spans
         self._span: Span | None = None  # what the candidates of the current node change the last residual within
         self.states = []
         self.divergences = []
@@ -109,7 +108,10 @@ class _Side:
         for state in self.states:
             state.rebuild(live, first_stage)
         self._spans = spans
-        self.divergences = [Divergence(self._model, logits) for logits in self._references]
+        graph = self.states[0].graph
+        ports, reads = graph.port_slices[first_stage - 1], graph.stages[first_stage - 1].reads
+        for divergence in self.divergences:
+            divergence.restart((ports.stop - ports.start) * reads)
         self.settle()
 
     def plan(self, node: int, live: Sequence[int]) -> None:
