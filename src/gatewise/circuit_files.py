@@ -2,7 +2,8 @@
 
 {"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
  "nodes": {name: {"in_graph": bool}},
- "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph
+ "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph; MIB also takes circuits
+                                                                     without any score
  "gatewise": {...}}                                                  ignored by others
 """
 
@@ -103,10 +104,14 @@ def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph
     return Circuit(found, mask, scores if block.get("scored", True) else None, provenance)
 
 
-def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tuple[Tensor, Tensor]:
-    """Which edges are in the circuit, and their scores; each edge has to be there, under one of its spellings."""
+def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tuple[Tensor, Tensor | None]:
+    """Which edges are in the circuit, and their scores, None if no edge has one.
+
+    Each edge has to be there, under one of its spellings.
+    """
     listed = [False] * graph.n_edges
     mask, scores = [False] * graph.n_edges, [0.0] * graph.n_edges
+    scored = any(isinstance(value, dict) and "score" in value for value in edges.values())
     for name, value in edges.items():
         index = graph.find(name)
         if index is None:
@@ -119,8 +124,9 @@ def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tu
             )
         listed[index] = True
         mask[index] = _entry(value, "in_graph", bool, f"{path}, edge {name!r}")
-        scores[index] = _number(value, "score", f"{path}, edge {name!r}")
-    return torch.tensor(mask), torch.tensor(scores, dtype=torch.float64)
+        if scored:
+            scores[index] = _number(value, "score", f"{path}, edge {name!r}")
+    return torch.tensor(mask), torch.tensor(scores, dtype=torch.float64) if scored else None
 
 
 def _graph_of(

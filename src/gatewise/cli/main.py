@@ -14,8 +14,9 @@ import typer
 
 from gatewise.cli.compare import compare_command, conflict_command
 from gatewise.cli.discover import discover_command, methods_command
-from gatewise.cli.evaluate import demo_command, evaluate_command
+from gatewise.cli.evaluate import evaluate_command
 from gatewise.cli.gates import gates_command
+from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.reproduce import reproduce_command
 from gatewise.cli.run import run_command
@@ -45,11 +46,11 @@ app = typer.Typer(
 )
 app.command("compare")(compare_command)
 app.command("conflict")(conflict_command)
-app.command("demo")(demo_command)
 app.command("discover")(discover_command)
 app.command("evaluate")(evaluate_command)
 app.command("gates")(gates_command)
 app.command("methods")(methods_command)
+app.command("mib")(mib_command)
 app.command("run")(run_command)
 app.command("reproduce")(reproduce_command)
 app.command("sweep")(sweep_command)
