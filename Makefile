@@ -8,16 +8,23 @@ PEERS_VENV := .venv-peers
 PEERS := bench/results/peers.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-long bench-peers scaling fuzz tiny clean
+.PHONY: help demo test browser lint format bench bench-long bench-peers scaling fuzz tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-demo: $(STAMP) ## load the default model, make the IOI task, evaluate circuits, print a table
-	$(BIN)/gatewise demo
+demo: $(STAMP) ## find the IOI circuits of the default model, and write a report to open in a browser
+	$(BIN)/gatewise run --out runs/demo
 
-test: $(STAMP) ## run the tests
+test: $(STAMP) browser ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+browser: $(STAMP) ## what the tests of the report need: Playwright, and Debian's chromium if we may install it
+	@$(BIN)/python -c 'import playwright' 2> /dev/null || $(BIN)/python -m pip install --quiet \
+		--disable-pip-version-check --constraint constraints.txt --editable ".[browser]"
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
+		|| echo "no chromium, and no right to install it: the tests of the report are skipped (CI=true: they fail)"
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gatewise.logic import Gates, find_gates, split_gates, truth_tables
     from gatewise.methods import Scores, discover, score_edges
     from gatewise.models import Model, load_model
+    from gatewise.report import investigate
     from gatewise.tasks import Pairs, Task, task
 
 _HOME = {
@@ -35,6 +36,7 @@ _HOME = {
     "edge_effects": "engine.effects",
     "evaluate": "evaluation",
     "find_gates": "logic",
+    "investigate": "report",
     "load_model": "models",
     "run_circuit": "engine",
     "run_circuits": "engine",
@@ -58,6 +60,7 @@ __all__ = [
     "edge_effects",
     "evaluate",
     "find_gates",
+    "investigate",
     "load_model",
     "run_circuit",
     "run_circuits",

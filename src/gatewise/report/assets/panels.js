@@ -105,7 +105,8 @@ function moreTables(tables) {
 }
 function showGates(panel, back, node, select) {
   const { into } = edgesOf(node.id), parts = [];
-  for (const port of node.ports) {
+  const total = (port) => into.reduce((sum, edge) => sum + (edge.port === port ? edge.strength : 0), 0);
+  for (const port of node.ports.slice().sort((a, b) => total(b) - total(a))) {  // the strongest first
     const edges = into.filter((edge) => edge.port === port);
     if (!edges.length) continue;
     const tables = data.tables.filter((table) => model.edges[table.edges[0]].port === port && table.edges.every((id) => model.edges[id].visible));
