@@ -2,7 +2,8 @@
 
 An experiment says which searches it needs (`cells`), so that all of them can run side by side and none twice, and then
 computes its outcome from them (`run`). Whatever takes more than a second goes through `lab.remember`, so that an
-interrupted run goes on where it stopped. An outcome is plain data but for its figures, which are drawn from plain data.
+interrupted run goes on where it stopped; what takes longer is a list of `jobs`, which run side by side too. An
+outcome is plain data but for its figures, which are drawn from plain data.
 """
 
 from __future__ import annotations
@@ -36,6 +37,25 @@ class Cell:
     direction: SearchDirection
     seed: int = 0
     measured: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A part of an experiment's own work, done by a process of the pool once all searches are done.
+
+    `work` is a function of a module, called with the lab and `about`. What it finds counts only through
+    `lab.remember`, where the experiment's `run` finds it again.
+    """
+
+    work: Callable[..., object]
+    about: tuple[str | int | float, ...] = ()
+
+    def run(self, lab: Lab) -> None:
+        self.work(lab, *self.about)
+
+    def __str__(self) -> str:
+        named = f"{self.work.__module__.rpartition('.')[2]}.{self.work.__name__}"
+        return f"{named} {', '.join(map(str, self.about))}".strip()
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,14 @@ def _no_cells(preset: Preset) -> list[Cell]:
     return []
 
 
+def _no_jobs(preset: Preset) -> list[Job]:
+    return []
+
+
+def _ready(preset: Preset) -> None:
+    """Experiments that need more than the model raise a GatewiseError here if they do not have it."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One experiment of the paper."""
@@ -91,6 +119,8 @@ class Experiment:
     labels: Sequence[str]  # of the paper's figures and tables
     run: Callable[[Lab], Outcome]
     cells: Callable[[Preset], list[Cell]] = _no_cells
+    jobs: Callable[[Preset], list[Job]] = _no_jobs
+    check: Callable[[Preset], None] = _ready
 
 
 def grid(

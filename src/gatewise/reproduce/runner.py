@@ -1,11 +1,12 @@
-"""`reproduce`: forecast, all searches side by side, then experiment by experiment, then the summary.
+"""`reproduce`: forecast, all searches side by side, then the experiments' jobs, then one by one, then the summary.
 
-Searches run in processes of their own, one thread each, and give their results to the run store alone: whatever was
-done before a crash is found again, and results do not depend on the number of processes.
+Searches and jobs run in processes of their own, one thread each, and give their results to the run store alone:
+whatever was done before a crash is found again, and results do not depend on the number of processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import platform
@@ -21,7 +22,7 @@ import torch
 
 from gatewise.errors import GatewiseError
 from gatewise.progress import progress_bar
-from gatewise.reproduce.contract import Cell, Experiment
+from gatewise.reproduce.contract import Cell, Experiment, Job
 from gatewise.reproduce.experiments import EXPERIMENTS
 from gatewise.reproduce.figures import require_matplotlib
 from gatewise.reproduce.lab import Lab
@@ -56,15 +57,20 @@ def reproduce(
     lab = Lab(preset, folder)
     lab.store.check_writable()
     say = _say if log else _be_silent
+    chosen, unready = _checked(chosen, lab.preset, say)
     cells = _needed(chosen, lab.preset)
-    processes = max(1, min(workers or os.cpu_count() or 1, len(cells)))
+    jobs = list(dict.fromkeys(job for experiment in chosen for job in experiment.jobs(lab.preset)))
+    processes = max(1, min(workers or os.cpu_count() or 1, max(len(cells), len(jobs))))
     say(f"preset {preset.name}: {len(chosen)} experiments, {len(cells)} searches on {lab.model.name}")
     if cells:
         say(f"forecast for the searches: {_duration(forecast(lab, cells) / processes)} on {processes} processes")
-        started = time.monotonic()
-        _search(lab, cells, processes)
-        say(f"searches done after {_duration(time.monotonic() - started)}")
+    for tasks, what in ((cells, "searches"), (jobs, "measurements")):
+        if tasks:
+            started = time.monotonic()
+            _side_by_side(lab, tasks, what, min(processes, len(tasks)))
+            say(f"{len(tasks)} {what} done after {_duration(time.monotonic() - started)}")
     finished, failed = _run(lab, chosen, say)
+    failed = {**unready, **failed}
     about = {
         "command": command or f"gatewise reproduce {' '.join(names)} --preset {preset.name}",
         "preset": about_preset(preset, {method: lab.sizes(method) for method in preset.methods}),
@@ -78,7 +84,7 @@ def reproduce(
     write_summary(folder, finished, about, failed)
     if failed:
         raise GatewiseError(
-            f"{len(failed)} of {len(chosen)} experiments failed: "
+            f"{len(failed)} of {len(chosen) + len(unready)} experiments failed: "
             f"{'; '.join(f'{name}: {why}' for name, why in failed.items())}. The others are in {folder / 'summary.md'}."
         )
     return folder / "summary.md"
@@ -125,6 +131,21 @@ def _experiments(names: Sequence[str]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in wanted]
 
 
+def _checked(chosen: Sequence[Experiment], preset: Preset, say: object) -> tuple[list[Experiment], dict[str, str]]:
+    """Those that can run, and why the others cannot, which is said at once; an error if none can."""
+    unready: dict[str, str] = {}
+    for experiment in chosen:
+        try:
+            experiment.check(preset)
+        except GatewiseError as error:
+            if len(chosen) == 1:
+                raise
+            unready[experiment.name] = str(error)
+            assert callable(say)
+            say(f"{experiment.name} cannot run and is left out: {error}")
+    return [experiment for experiment in chosen if experiment.name not in unready], unready
+
+
 def _needed(chosen: Sequence[Experiment], preset: Preset) -> list[Cell]:
     """Every search once; a measured one makes the same unmeasured one needless. The longest kinds first."""
     cells = {cell for experiment in chosen for cell in experiment.cells(preset)}
@@ -134,26 +155,27 @@ def _needed(chosen: Sequence[Experiment], preset: Preset) -> list[Cell]:
     return sorted(kept, key=lambda c: (slowest.get(c.method, 2), c.direction != "ns+dn", c))
 
 
-def _search(lab: Lab, cells: Sequence[Cell], processes: int) -> None:
+def _side_by_side(lab: Lab, tasks: Sequence[Cell | Job], what: str, processes: int) -> None:
+    """Do cells or jobs in processes of their own; in this one if one is enough."""
     if processes == 1:
-        with progress_bar("searching", len(cells)) as bar:
-            for cell in cells:
-                bar.describe(_name(cell))
-                lab.find(cell)
+        with progress_bar(what, len(tasks)) as bar:
+            for task in tasks:
+                bar.describe(_name(task))
+                _do(lab, task)
                 bar.advance()
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, initializer=_start, initargs=(lab.preset, str(lab.folder)))
     try:
-        waiting = {pool.submit(_find, cell): cell for cell in cells}
-        with progress_bar("searching", len(cells)) as bar:
+        waiting = {pool.submit(_do_here, task): task for task in tasks}
+        with progress_bar(what, len(tasks)) as bar:
             for future in as_completed(waiting):
                 future.result()
                 bar.describe(_name(waiting[future]))
                 bar.advance()
     except BrokenProcessPool as error:
         raise GatewiseError(
-            "a process that searched has died (out of memory?). What was found is kept: give the same command again, "
+            "a process of the pool has died (out of memory?). What was found is kept: give the same command again, "
             "perhaps with --workers 1."
         ) from error
     finally:
@@ -168,9 +190,17 @@ def _start(preset: Preset, folder: str) -> None:
     _lab = Lab(preset, Path(folder))
 
 
-def _find(cell: Cell) -> None:
+def _do_here(task: Cell | Job) -> None:
     assert _lab is not None
-    _lab.find(cell)
+    _do(_lab, task)
+
+
+def _do(lab: Lab, task: Cell | Job) -> None:
+    if isinstance(task, Job):
+        with contextlib.suppress(GatewiseError):  # its experiment meets the same error, and only that one fails
+            task.run(lab)
+    else:
+        lab.find(task)
 
 
 def _run(lab: Lab, chosen: Sequence[Experiment], say: object) -> tuple[list[Finished], dict[str, str]]:
@@ -190,7 +220,9 @@ def _run(lab: Lab, chosen: Sequence[Experiment], say: object) -> tuple[list[Fini
     return finished, failed
 
 
-def _name(cell: Cell) -> str:
+def _name(cell: Cell | Job) -> str:
+    if isinstance(cell, Job):
+        return str(cell)
     return f"{cell.method} {cell.direction} on {cell.task}, seed {cell.seed}"
 
 

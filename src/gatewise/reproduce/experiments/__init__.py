@@ -1,8 +1,29 @@
 """One module per experiment. A new one is a file with an `EXPERIMENT` and its name here."""
 
 from gatewise.reproduce.contract import Experiment
-from gatewise.reproduce.experiments import completeness, faithfulness, graph_study
+from gatewise.reproduce.experiments import (
+    capabilities,
+    completeness,
+    completeness_metrics,
+    contribution,
+    cost,
+    faithfulness,
+    gate_ablation,
+    graph_study,
+    proportion,
+    stability,
+)
 
-EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT for module in (completeness, faithfulness, graph_study)
-}
+_MODULES = (  # in the paper's order
+    gate_ablation,
+    capabilities,
+    completeness,
+    faithfulness,
+    stability,
+    completeness_metrics,
+    graph_study,
+    contribution,
+    proportion,
+    cost,
+)
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Which part of an Evaluation, and which of its divergences
 FAITHFULNESS = ("circuit", "kl_from_full")  # KL(G || C)
 COMPLETENESS = ("complement", "kl_to_full")  # KL(G\\C || G)
+SATURATED = 0.05  # how near the empty circuit's KL, as a share of it, leaves nothing to compare
+FEWEST = 4  # cells that a verdict needs
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Comparison:
     """One direction against another, cell by cell (a task, a method, a size; means over seeds)."""
 
     differences: tuple[float, ...]  # first minus second
+    saturated: int = 0  # cells left out, since both are as good as the empty circuit
 
     @property
     def larger(self) -> int:
@@ -137,25 +140,47 @@ class Comparison:
         n, k = self.larger + smaller, min(self.larger, smaller)
         return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n) if n else 1.0
 
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.differences) if self.differences else math.nan
+
     def __str__(self) -> str:
-        mean = statistics.fmean(self.differences)
         cells = f"larger in {self.larger} of {len(self.differences)} cells"
-        return f"{cells} (sign test p = {self.p:.2g}), by {mean:+.3g} on average"
+        left_out = f"; {self.saturated} saturated cells are left out" if self.saturated else ""
+        if not self.differences:
+            return cells + left_out
+        return f"{cells} (sign test p = {self.p:.2g}), by {self.mean:+.3g} on average{left_out}"
 
 
-def compare(curves: Curves, one: str, other: str, which: int, methods: Sequence[str]) -> Comparison:
-    """Compare two directions over all tasks, sizes and the given methods. which: 0 for KL, 1 for accuracy."""
-    return Comparison(
-        tuple(
-            curves.points[task, method, one, size][which].mean - curves.points[task, method, other, size][which].mean
-            for task, method, direction, size in curves.points
-            if direction == one and method in methods
-        )
-    )
+def compare(
+    curves: Curves, one: str, other: str, which: int, methods: Sequence[str], *, unsaturated: bool = False
+) -> Comparison:
+    """Compare two directions over all tasks, sizes and the given methods. which: 0 for KL, 1 for accuracy.
+
+    unsaturated: leave out cells in which the KL of both is within 5 % of the empty circuit's.
+    """
+    differences: list[float] = []
+    saturated = 0
+    for task, method, direction, size in curves.points:
+        if direction != one or method not in methods:
+            continue
+        first, second = (curves.points[task, method, d, size] for d in (one, other))
+        if unsaturated and is_saturated((first[0].mean, second[0].mean), curves.empty[task][0]):
+            saturated += 1
+        else:
+            differences.append(first[which].mean - second[which].mean)
+    return Comparison(tuple(differences), saturated)
+
+
+def is_saturated(kls: Sequence[float], empty: float) -> bool:
+    """Whether removing these circuits is already as bad as removing everything."""
+    return all(abs(kl - empty) <= SATURATED * abs(empty) for kl in kls)
 
 
 def judge(comparison: Comparison, *, larger: bool) -> Judgement:
     """Whether a claim that the first is larger (or smaller) holds: in nearly all cells, in most, or not."""
+    if len(comparison.differences) < FEWEST:
+        return "cannot be judged"
     share = comparison.larger / len(comparison.differences)
     share = share if larger else sum(d < 0 for d in comparison.differences) / len(comparison.differences)
     if share >= 0.8 and comparison.p < 0.05:

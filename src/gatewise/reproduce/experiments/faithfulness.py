@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from gatewise.reproduce.contract import DIRECTION_NAMES, DIRECTIONS, TASK_NAMES, Experiment, Outcome, Verdict, grid
-from gatewise.reproduce.experiments.curves import FAITHFULNESS, Curves, compare, figure, judge, measure, table
+from gatewise.reproduce.experiments.curves import FAITHFULNESS, FEWEST, Curves, compare, figure, judge, measure, table
 from gatewise.reproduce.figures import DIRECTION_COLOURS, LINES, MARKERS, panels, size_axis
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def _run(lab: Lab) -> Outcome:
         ),
         Verdict(
             "With ACDC and Edge Pruning, Ns+Dn is about as faithful as Ns.",
-            "holds"
+            "cannot be judged"
+            if len(rest.differences) < FEWEST
+            else "holds"
             if near >= 0.8 * len(rest.differences)
             else "holds partly"
             if near > 0.5 * len(rest.differences)
