@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gatewise.circuit import Circuit
+from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.methods import discover
@@ -37,7 +38,14 @@ class Lab:
 
     @cached_property
     def model(self) -> Model:
-        return load_model(self.preset.model, dtype=self.preset.dtype)
+        try:
+            return load_model(self.preset.model, dtype=self.preset.dtype)
+        except GatewiseError as error:
+            raise GatewiseError(
+                f"the preset {self.preset.name} cannot load its model. {error} Name a folder with the weights "
+                f"by --model FOLDER; where there is a network, `hf download {self.preset.model} --local-dir FOLDER` "
+                f"makes one."
+            ) from error
 
     def sizes(self, method: str) -> tuple[int, ...]:
         """Numbers of edges of a method's circuits, ascending."""

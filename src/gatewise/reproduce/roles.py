@@ -104,10 +104,10 @@ def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, 
     heads = [node for stage in model.graph.stages if stage.kind == "attention" for node in stage.nodes]
     scores = _attention_scores(model, pairs, criteria, seed)
     by_head = {role: dict(zip(heads, values.tolist(), strict=True)) for role, values in scores.items()}
-    lost = float(
-        (pairs.margin(last_logits(model, pairs)) - pairs.margin(last_logits(model, pairs, "corrupted"))).mean()
-    )
-    direct = -edge_effects(model, pairs, [f"{head}->logits" for head in heads]).margin / lost
+    margins = [pairs.margin(last_logits(model, pairs, side)).double().mean() for side in ("clean", "corrupted")]
+    lost = float(margins[0] - margins[1])
+    share = 1 / lost if lost > 0 else 0.0  # a model that cannot do the task has no effects to speak of
+    direct = -edge_effects(model, pairs, [f"{head}->logits" for head in heads]).margin * share
     effects = {"name mover": dict(zip(heads, direct.tolist(), strict=True))}
     effects["negative name mover"] = {head: -effect for head, effect in effects["name mover"].items()}
     found: dict[str, list[str]] = {
@@ -117,7 +117,7 @@ def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, 
         for role in ("name mover", "negative name mover")
     }
     candidates = [head for head in heads if by_head["S-inhibition"][head] >= criteria.attention]
-    effects["S-inhibition"] = _indirect_effects(model, pairs, candidates, lost)
+    effects["S-inhibition"] = _indirect_effects(model, pairs, candidates, share)
     found["S-inhibition"] = [h for h in candidates if effects["S-inhibition"][h] >= criteria.effect]
     for role in ("induction", "duplicate token", "previous token"):
         found[role] = [head for head in heads if by_head[role][head] >= criteria.attention]
@@ -244,7 +244,7 @@ def _mean_attention(model: Model, pairs: Pairs, places: Mapping[str, tuple[Tenso
     return {role: torch.stack(parts).sum(dim=0) / len(pairs) for role, parts in totals.items()}
 
 
-def _indirect_effects(model: Model, pairs: Pairs, heads: list[str], lost: float) -> dict[str, float]:
+def _indirect_effects(model: Model, pairs: Pairs, heads: list[str], share: float) -> dict[str, float]:
     """Share of the margin lost when all edges of a head but that into the logits carry the corrupted run's output."""
     graph, full = model.graph, model.graph.full()
     circuits = [full]
@@ -254,4 +254,4 @@ def _indirect_effects(model: Model, pairs: Pairs, heads: list[str], lost: float)
         mask[graph.index(f"{head}->logits")] = True
         circuits.append(Circuit(graph, mask))
     margins = pairs.margin(run_circuits(model, pairs, circuits)).double().mean(dim=-1)
-    return dict(zip(heads, ((margins[0] - margins[1:]) / lost).tolist(), strict=True))
+    return dict(zip(heads, ((margins[0] - margins[1:]) * share).tolist(), strict=True))

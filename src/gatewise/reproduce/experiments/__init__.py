@@ -12,6 +12,7 @@ from gatewise.reproduce.experiments import (
     graph_study,
     proportion,
     stability,
+    unlearning,
 )
 
 _MODULES = (  # in the paper's order
@@ -24,6 +25,7 @@ _MODULES = (  # in the paper's order
     graph_study,
     contribution,
     proportion,
+    unlearning,
     cost,
 )
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
