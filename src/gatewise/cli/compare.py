@@ -34,11 +34,9 @@ def compare_command(
 
     Examples:
 
-      gatewise compare eap-ns-500.json acdc-ns-500.json
-
-      gatewise compare gates.json importances.json --json
-
-      gatewise compare circuit.json ioi-published
+        gatewise compare eap-ns-500.json acdc-ns-500.json
+        gatewise compare gates.json importances.json --json
+        gatewise compare circuit.json ioi-published
     """
     from gatewise.compare import PUBLISHED, compare, compare_with_published, load_comparable, load_two
 
@@ -72,13 +70,10 @@ def conflict_command(
 
     Examples:
 
-      gatewise gates tiny --task ioi --edges 200 --out ioi.json
-
-      gatewise gates tiny --task gt --edges 200 --out gt.json
-
-      gatewise conflict ioi.json gt.json --out removal.json
-
-      gatewise evaluate removal.json --model tiny --task ioi
+        gatewise gates tiny --task ioi --edges 200 --out ioi.json
+        gatewise gates tiny --task gt --edges 200 --out gt.json
+        gatewise conflict ioi.json gt.json --out removal.json
+        gatewise evaluate removal.json --model tiny --task ioi
     """
     if keep not in ("a", "b"):
         raise GatewiseError(f"--keep is a or b, the first or the second file; got {keep!r}.")

@@ -46,7 +46,14 @@ def discover_command(
     memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find circuits in a model and write each to a file that EAP-IG and MIB tools read, too."""
+    """Find circuits in a model and write each to a file that EAP-IG and MIB tools read, too.
+
+    Examples:
+
+        gatewise discover tiny --edges 100 --out found
+        gatewise discover --method acdc --direction dn --threshold 0.01 --out found
+        gatewise discover gpt2 --edges 100,200,500 --set combine=max --direction ns+dn --out found
+    """
     sizes = _sizes(edges or [])
     if bool(sizes) == (threshold is not None):
         raise GatewiseError("give either --edges (such as 500, or 100,200,500) or --threshold, not both.")

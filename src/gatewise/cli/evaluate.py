@@ -30,7 +30,13 @@ def evaluate_command(
     memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate circuit files on held-out pairs: faithful, complete, sparse, accurate?"""
+    """Evaluate circuit files on held-out pairs: faithful, complete, sparse, accurate?
+
+    Examples:
+
+        gatewise evaluate found/eap-ns-100.json --model tiny --task ioi
+        gatewise evaluate found/*.json importances.json --model gpt2 --json
+    """
     from gatewise.circuit import Circuit
     from gatewise.evaluation import evaluate
     from gatewise.evaluation.table import as_table

@@ -62,7 +62,17 @@ def gates_command(
     memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find a circuit by noising and one by denoising, and split them into AND, OR and ADDER gates."""
+    """Find a circuit by noising and one by denoising, and split them into AND, OR and ADDER gates.
+
+    An edge that only noising finds is AND, one that only denoising finds is OR, one that both find is ADDER. --test
+    measures by truth tables whether the edges behave so.
+
+    Examples:
+
+        gatewise gates tiny --edges 100 --out gates.json
+        gatewise gates planted:combined --method acdc --threshold 0.01 --test
+        gatewise gates smollm2-135m --task sa --edges 200 --misalignment --json
+    """
     parameters = parse_parameters(method, settings or [])
     from gatewise.logic.find import find_gates
 

@@ -27,9 +27,8 @@ def mib_command(
 
     Examples:
 
-      gatewise discover gpt2 --task ioi --edges 500 --out found
-
-      gatewise mib found/eap-ns-500.json --out submission
+        gatewise discover gpt2 --task ioi --edges 500 --out found
+        gatewise mib found/eap-ns-500.json --out submission
     """
     from gatewise.circuit import Circuit
     from gatewise.mib import Entry, Rank, write_submission

@@ -72,11 +72,22 @@ def list_models(
 
 
 @models_app.command("get")
-def get_model(name: Annotated[str, typer.Argument(help="A model from the list.")]) -> None:
-    """Fetch a model into the cache."""
-    if name in BUILT_IN and name not in DOWNLOADS:
-        print(f"{name} comes with gatewise: nothing to fetch.")
-        return
+def get_model(
+    name: Annotated[str, typer.Argument(help="A model from the list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Fetch a model into the cache.
+
+    Example:
+
+        gatewise models get smollm2-135m
+    """
     if name not in BUILT_IN:
         raise GatewiseError(f"there is no built-in model {name!r}; built in are {', '.join(BUILT_IN)}.")
-    print(f"{name} is in {fetch(name)}")
+    folder = fetch(name) if name in DOWNLOADS else None
+    if as_json:
+        print(json.dumps({"name": name, "folder": None if folder is None else str(folder)}, indent=2))
+    elif folder is None:
+        print(f"{name} comes with gatewise: nothing to fetch.")
+    else:
+        print(f"{name} is in {folder}")

@@ -12,8 +12,25 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 
-ModelArgument = Annotated[str, typer.Argument(help="A built-in name, a Hugging Face id or a folder.")]
-TaskOption = Annotated[str, typer.Option("--task", "-t", help="ioi, gt, sa, or a .csv or .jsonl file of pairs.")]
+
+def _model_names() -> list[str]:
+    from gatewise.models.loader import BUILT_IN
+
+    return list(BUILT_IN)
+
+
+ModelArgument = Annotated[
+    str, typer.Argument(help="A built-in name, a Hugging Face id or a folder.", autocompletion=_model_names)
+]
+TaskOption = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        "-t",
+        help="ioi, gt, sa, or a .csv or .jsonl file of pairs.",
+        autocompletion=lambda: ["ioi", "gt", "sa"],
+    ),
+]
 ExamplesOption = Annotated[int, typer.Option("--examples", "-n", help="How many pairs.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the pairs and of everything random.")]
 MemoryOption = Annotated[str | None, typer.Option("--memory", help="Budget for activations, such as 8GB [4GB].")]

@@ -32,11 +32,21 @@ def reproduce_command(
     settings: Annotated[list[str] | None, typer.Option("--set", help="METHOD.key=value of a method.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the paper's tables and figures, each with a verdict. An interrupted run goes on where it stopped."""
+    """Make the paper's tables and figures, each with a verdict. An interrupted run goes on where it stopped.
+
+    Examples:
+
+        gatewise reproduce
+        gatewise reproduce completeness --preset quick
+        gatewise reproduce all --preset laptop --workers 2
+    """
     from gatewise.reproduce.experiments import EXPERIMENTS
     from gatewise.reproduce.presets import PRESETS
     from gatewise.reproduce.runner import reproduce
 
+    if not names and as_json:
+        print(json.dumps([{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()], indent=2))
+        return
     if not names:
         for experiment in EXPERIMENTS.values():
             print(f"{experiment.name:22} {experiment.title} ({', '.join(experiment.labels)})")

@@ -56,7 +56,13 @@ def show_task(
     first_token: FirstTokenOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show examples of a task, with the probabilities a model gives to right and wrong answers on both sides."""
+    """Show examples of a task, with the probabilities a model gives to right and wrong answers on both sides.
+
+    Examples:
+
+        gatewise tasks show ioi --model tiny
+        gatewise tasks show my.csv -n 10
+    """
     from gatewise.tasks import task
     from gatewise.tasks.preview import preview
 
@@ -85,7 +91,15 @@ def check_task(
     first_token: FirstTokenOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a file of pairs, check every line, and tell what makes it doubtful for a model."""
+    """Read a file of pairs, check every line, and tell what makes it doubtful for a model.
+
+    The file has the columns clean, corrupted, right, wrong; both prompts of a line need the same number of tokens.
+
+    Examples:
+
+        gatewise tasks check my.csv --model smollm2-135m
+        gatewise tasks check my.jsonl --model path/to/my-model --first-token
+    """
     from gatewise.tasks import task
 
     loaded = load(model)

@@ -19,7 +19,12 @@ def toy_command(
     seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 6,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which gates each method recovers in each direction, on models whose gates are known."""
+    """Show which gates each method recovers in each direction, on models whose gates are known: the paper's Table 1.
+
+    Example:
+
+        gatewise toy --seeds 2
+    """
     from gatewise.studies.toy import GATES, agrees, table, to_json
 
     rows = table(seeds=seeds)

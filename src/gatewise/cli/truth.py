@@ -29,7 +29,12 @@ def truth_command(
     seed: Annotated[int, typer.Option(help="Seed of the first model; the others follow.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure precision, recall and label accuracy on random models of AND, OR and ADDER gates."""
+    """Measure precision, recall and label accuracy on random models of AND, OR and ADDER gates.
+
+    Example:
+
+        gatewise truth --models 10 --methods eap
+    """
     from gatewise.studies.truth import Setting, benchmark
 
     setting = Setting(models, nested, noise, fan_in, share, seed)
