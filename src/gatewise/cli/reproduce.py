@@ -45,7 +45,9 @@ def reproduce_command(
     from gatewise.reproduce.runner import reproduce
 
     if not names and as_json:
-        print(json.dumps([{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()], indent=2))
+        print(
+            json.dumps([{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()], indent=2)
+        )
         return
     if not names:
         for experiment in EXPERIMENTS.values():
