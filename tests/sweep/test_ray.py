@@ -1,0 +1,107 @@
+"""Sweeps on a real Ray cluster of several worker processes, some of which are killed while they work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gatewise.errors import GatewiseError
+from gatewise.store import Store
+from gatewise.store.care import verify
+from gatewise.sweep import run_sweep
+from gatewise.sweep.grid import grid_from
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'gatewise[ray]'")
+
+GRID: dict[str, Any] = {
+    "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "examples": 4, "test_examples": 4,
+    "random_circuits": 1, "sizes": [20, 60], "methods": {"eap": {}, "acdc": {"runs": 1}},
+}  # fmt: skip
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[str]:
+    """The address of a cluster of this test's own."""
+    from ray.cluster_utils import Cluster
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    node = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": 100 << 20}
+    made = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        yield made.address
+    finally:
+        made.shutdown()
+
+
+@contextmanager
+def killer(kills: int, pause: float) -> Iterator[list[int]]:
+    """Kill so many of our cluster's workers in the middle of a cell, one after the other."""
+    killed: list[int] = []
+    done = threading.Event()
+
+    def busy() -> list[psutil.Process]:
+        found = []
+        for child in psutil.Process().children(recursive=True):
+            try:
+                if any(word.startswith("ray::attempt") for word in child.cmdline()):
+                    found.append(child)
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+        return found
+
+    def kill() -> None:
+        while not done.is_set() and len(killed) < kills:
+            for child in busy()[-1:]:
+                os.kill(child.pid, signal.SIGKILL)
+                killed.append(child.pid)
+                done.wait(pause)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        done.set()
+        thread.join()
+
+
+def compare(grid: dict[str, Any], folder: Path, workers: int, kills: int, pause: float) -> None:
+    asked = grid_from(grid)
+    serial = run_sweep(asked, folder / "serial")
+    assert serial.complete
+    with cluster(workers) as address, killer(kills, pause) as killed:
+        report = run_sweep(asked, folder / "ray", ray=address, retries=kills)
+    assert len(set(killed)) == kills
+    assert report.failures == ()
+    assert len(report.rows) == len(asked)
+    for table in ("table.csv", "table.parquet"):
+        assert (folder / "ray" / table).read_bytes() == (folder / "serial" / table).read_bytes()
+    assert not any(problem for _, problem in verify(Store(folder / "ray" / "store")))
+    report = run_sweep(asked, folder / "ray")  # the next start cleans up after the killed ones
+    assert report.forecast.missing == 0
+    assert [path for path in (folder / "ray").rglob("*") if path.suffix in (".part", ".checkpoint")] == []
+
+
+def test_a_sweep_on_ray_whose_workers_die_equals_the_serial_one(tmp_path: Path) -> None:
+    compare({**GRID, "methods": ["eap"]}, tmp_path, workers=2, kills=1, pause=0)
+
+
+@pytest.mark.slow
+def test_200_cells(tmp_path: Path) -> None:
+    compare({**GRID, "seeds": list(range(25))}, tmp_path, workers=4, kills=12, pause=5)
+
+
+def test_no_cluster_there(tmp_path: Path) -> None:
+    grid = grid_from({**GRID, "methods": ["eap"], "sizes": 20, "directions": "ns"})
+    with pytest.raises(GatewiseError, match=r"no Ray cluster at '127.0.0.1:9'.*ray start --head"):
+        run_sweep(grid, tmp_path, ray="127.0.0.1:9")

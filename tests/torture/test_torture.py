@@ -1,0 +1,41 @@
+"""A handful of the kills of `make torture`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+if not hasattr(os, "fork"):
+    pytest.skip("needs fork", allow_module_level=True)
+
+from torture.torture import SEARCHES, differences, litter, results, search, torture
+
+
+@pytest.mark.parametrize("name", ["acdc", "edge-pruning", "sweep"])
+def test_killed_work_ends_as_if_nothing_had_happened(name: str) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        tally = torture(name, kills=4, seed=1)
+    finally:
+        torch.set_num_threads(threads)
+    assert tally.problems == []
+    assert tally.kills == 4
+    assert tally.runs >= 1
+
+
+def test_torture_sees_what_it_looks_for(tmp_path: Path) -> None:
+    settings = {**SEARCHES["edge-pruning"], "direction": "ns", "steps": 20}
+    search(settings, tmp_path)
+    wanted = results(tmp_path)
+    search({**settings, "seed": 1}, tmp_path / "other")
+    assert len(differences(wanted, results(tmp_path / "other"))) == 2  # one key is missing, one is unknown
+    key = next(iter(wanted))
+    mask, scores, notes = wanted[key][0]
+    changed = {key: [(mask, bytes([scores[0] ^ 1]) + scores[1:], notes), *wanted[key][1:]]}
+    assert differences(wanted, changed) == [f"{key} differs"]
+    (tmp_path / "store" / key[:2] / f".{key}.part").mkdir()
+    assert len(litter(tmp_path)) == 1
