@@ -8,7 +8,7 @@ PEERS_VENV := .venv-peers
 PEERS := bench/results/peers.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint format bench bench-long bench-peers scaling fuzz tiny clean
+.PHONY: help demo test browser lint format bench bench-long bench-peers scaling fuzz torture torture-ray tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -52,6 +52,12 @@ scaling: $(STAMP) ## cost against edges, examples, tokens and layers, drawn to d
 fuzz: $(STAMP) ## feed broken files to every loader: a million cases each, by mutations and guided by coverage (an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[fuzz]"
 	$(BIN)/python fuzz/run.py
+
+torture: $(STAMP) ## kill searches and a sweep at 50 random moments each, and compare with undisturbed ones
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture/torture.py --kills 50
+
+torture-ray: $(STAMP) ## a sweep of 200 cells on a local Ray cluster whose workers are killed, against one process
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/sweep/test_ray.py
 
 tiny: $(STAMP) ## train the model `tiny` again (at most half an hour on 2 cores)
 	$(BIN)/python scripts/train_tiny.py
