@@ -217,7 +217,7 @@ def _verdicts(lines: Sequence[Line]) -> list[Verdict]:
 
 def _figure(lines: Sequence[Line]) -> Figure:
     sizes = list(dict.fromkeys(line.size for line in lines))
-    drawn, axes = panels(1, len(sizes), width=4.0, height=3.0)
+    drawn, axes = panels(1, len(sizes), width=4.0 if len(sizes) > 1 else 6.0, height=3.4)
     for at, size in zip(axes[0], sizes, strict=True):
         for line in (line for line in lines if line.size == size):
             style = {"color": METHOD_COLOURS[line.method], "marker": MARKERS[line.method], "markersize": 4}
@@ -233,7 +233,7 @@ def _figure(lines: Sequence[Line]) -> Figure:
         at.set_title(f"{size:,} edges")
     axes[0][0].set_ylabel("deviation (nats)")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=3)
+    drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     return drawn
 
 

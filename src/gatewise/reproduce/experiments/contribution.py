@@ -107,9 +107,8 @@ def _run(lab: Lab) -> Outcome:
         verdicts=_verdicts(lab, gate, edge),
         figures={
             "Contribution of gates and of their edges to the output: change of KL by removing them from the full "
-            "graph. Bars are means, lines 95 % intervals of a bootstrap over receivers.": lambda: _figure(
-                lab, gate, edge
-            )
+            "graph. Bars are means, lines 95 % intervals of a bootstrap over receivers; linear near 0, "
+            "logarithmic beyond.": lambda: _figure(lab, gate, edge)
         },
         notes=[
             f"Gates, of one edge or more, are the plain split of Ns and Dn circuits of {middle_size(lab):,} edges "
@@ -227,6 +226,11 @@ def _figure(
                     color=GATE_COLOURS[kind],
                     label=kind,
                 )
+            largest = max(
+                (abs(i.value) for (t, _, _), i in by.items() if t == task and i.value == i.value), default=1.0
+            )
+            at.set_yscale("symlog", linthresh=max(1e-9, 1e-5 * largest))  # types differ by orders of magnitude
+            at.axhline(0, color="black", linewidth=0.5)
             at.set_xticks(range(len(methods)), [METHOD_NAMES[m] for m in methods])
             at.grid(axis="x", visible=False)
             at.set_title(f"{name} effect, {TASK_NAMES[task]}")

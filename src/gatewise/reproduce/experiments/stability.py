@@ -7,6 +7,7 @@ standard error: what leaving out each seed in turn does to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,7 +132,7 @@ def _differences(lab: Lab, spreads: Spreads) -> Table:
     rows: list[list[str | int | None]] = []
     for size in sorted({size for _, _, size in spreads}):
         cells = [spreads.get((task, method, size)) for task, method in columns]
-        rows.append([size, *(None if c is None else f"{c.difference():.3g} ± {c.error:.2g}" for c in cells)])
+        rows.append([size, *(None if c is None else f"{c.difference():.3g}{_error(c)}" for c in cells)])
     return Table(
         "Mean Hamming distance over seeds, Ns minus Ns+Dn",
         ["edges", *(f"{TASK_NAMES[task]} {METHOD_NAMES[method]}" for task, method in columns)],
@@ -226,6 +227,10 @@ def _figure(lab: Lab, spreads: Spreads) -> Figure:
     handles, labels = axes[0][0].get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside lower center", ncols=3)
     return drawn
+
+
+def _error(spread: Spread) -> str:
+    return "" if math.isnan(spread.error) else f" ± {spread.error:.2g}"
 
 
 def _seeds(lab: Lab) -> str:
