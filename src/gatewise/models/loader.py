@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError
+from gatewise.models.bridge import check_bridge, is_bridge, without_hooks
 from gatewise.models.config import empty_model, read_config
 from gatewise.models.fetch import DOWNLOADS, fetch, sha256_of
 
@@ -68,7 +69,8 @@ def load_model(
     """Load a model and lay out its graph.
 
     `source` is a built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, a Hugging
-    Face id, or a loaded transformers model, which is left as it is: its weights are shared, not changed.
+    Face id, or a loaded transformers model or TransformerLens 4 bridge, which is left as it is: its weights are shared,
+    not changed.
     `dtype` is float32 (default), bfloat16 or float64 and `device` is the CPU unless said otherwise; a loaded model
     keeps its own. `qkv="merged"` gives each head one port instead of three. `trust_pickle` allows weights that are
     not in safetensors files.
@@ -106,7 +108,13 @@ def _from_module(module: Any, dtype: Any, device: Any, qkv: QKV, tokenizer: Any)
             f"a model of type {type(module).__name__} was given; give a built-in name ({', '.join(BUILT_IN)}), a "
             "folder, a Hugging Face id, or a loaded transformers model."
         )
-    view = _frozen_view(module)
+    if is_bridge(module):
+        check_bridge(module)
+        tokenizer = module.tokenizer if tokenizer is None else tokenizer
+        module = module.original_model
+        view = without_hooks(_frozen_view(module))
+    else:
+        view = _frozen_view(module)
     if dtype is not None:
         number_type = _number_type(dtype)
         for parameter in view.parameters():
