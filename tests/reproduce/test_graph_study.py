@@ -88,3 +88,16 @@ def test_similarity_judges_where_functions_are_unknown() -> None:
     assert study["OR"]["same"]["n"] == 0
     assert _judge_pairs(study["OR"], same=True) == "holds"
     assert _judge_pairs(study["AND"], same=False) == "holds"
+
+
+def test_one_function_alone_tells_nothing() -> None:
+    """If all heads of known function have the same one, chance is 1, and functions cannot judge."""
+    one = dict.fromkeys(HEADS, "one")
+    study = study_gates([_planted(_as_the_paper_says)], one, torch.zeros_like(ALIKE))
+    assert study["OR"]["same"]["value"] == study["OR"]["same"]["chance"] == 1
+    assert _judge_pairs(study["OR"], same=True) == "does not hold"  # attention is alike by chance only
+    assert _judge_pairs(_planted_study(one)["OR"], same=True) == "holds"  # and here it is more than that
+
+
+def _planted_study(roles: dict[str, str]) -> dict[str, Any]:
+    return study_gates([_planted(_as_the_paper_says)], roles, ALIKE)

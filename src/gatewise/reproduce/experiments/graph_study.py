@@ -336,7 +336,7 @@ def _verdicts(
 
 def _judge_pairs(one: dict[str, Any], *, same: bool) -> Judgement:
     """By the functions of heads where there are enough pairs of known function, else by how alike they attend."""
-    compared = one["same"] if one["same"]["n"] >= _FEWEST_PAIRS else one["alike"]
+    compared = one["same"] if _tells(one["same"]) else one["alike"]
     if compared["n"] < _FEWEST_PAIRS or compared["chance"] is None:
         return "cannot be judged"
     beyond = compared["value"] > compared["chance"] if same else compared["value"] < compared["chance"]
@@ -347,16 +347,21 @@ def _judge_pairs(one: dict[str, Any], *, same: bool) -> Judgement:
     return "holds partly" if beyond and mostly else "does not hold"
 
 
+def _tells(same: dict[str, Any]) -> bool:
+    """Whether functions can tell anything: enough pairs, and heads of more than one function."""
+    return same["n"] >= _FEWEST_PAIRS and 0 < same["chance"] < 1
+
+
 def _pairs_in_words(one: dict[str, Any], method: str, size: int) -> str:
     same, alike = one["same"], one["alike"]
     text = f"{METHOD_NAMES[method]}, {size:,} edges: "
-    if same["n"] >= _FEWEST_PAIRS:
+    if _tells(same):
         text += (
             f"{same['value']:.0%} of {same['n']} pairs have the same function, {same['chance']:.0%} by chance "
             f"(p {min(same['p_low'], same['p_high']):.2g})"
         )
     else:
-        text += f"{same['n']} pairs of heads of known function, too few to judge by"
+        text += f"{same['n']} pairs of heads of known function, too few (or of one function only) to judge by"
     if alike["n"] >= _FEWEST_PAIRS and alike["chance"] is not None:
         text += (
             f"; attention of {alike['n']} pairs correlates by {alike['value']:.2f}, {alike['chance']:.2f} by chance "
