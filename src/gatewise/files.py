@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write to a temporary name beside `path`, flush it to disk, then rename."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # readable as the user's umask says
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
@@ -26,7 +27,7 @@ def write_atomically(path: Path, content: bytes) -> None:
                 os.fsync(stream.fileno())
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise GatewiseError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -177,6 +178,53 @@ def test_search(open_page: Open, data: dict[str, Any]) -> None:
     assert page.locator("#panel h3").first.inner_text() == "m0->logits"
     page.locator("#search").fill("zzz")
     assert "nothing shown" in page.locator("#found").inner_text()
+
+
+def test_edges_are_drawn_in_the_colours_of_their_types(open_page: Open, data: dict[str, Any]) -> None:
+    page = open_page(data)
+    page.locator("#filters summary").click()
+    palette = {"AND": (0, 114, 178), "OR": (213, 94, 0), "ADDER": (0, 158, 115)}
+    mean_colour = """() => {
+      const base = document.getElementById("base"), copy = document.createElement("canvas"), sum = [0, 0, 0, 0];
+      [copy.width, copy.height] = [base.width, base.height];
+      const context = copy.getContext("2d", { willReadFrequently: true });
+      context.drawImage(base, 0, 0);
+      const { data } = context.getImageData(0, 0, copy.width, copy.height);
+      for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 30) {
+        for (let j = 0; j < 3; j++) sum[j] += data[i + j];
+        sum[3] += 1;
+      }
+      return sum;
+    }"""
+    for kind, colour in palette.items():
+        for other in palette:
+            page.locator(f"#types input[value={other}]").set_checked(other == kind)
+        page.wait_for_timeout(100)
+        *sums, count = page.evaluate(mean_colour)
+        assert count > 100
+        assert [total / count for total in sums] == pytest.approx(colour, abs=12)
+
+
+def test_five_thousand_edges(open_page: Open, tmp_path: Path) -> None:
+    """Small enough to mail, drawn to the last edge, found under the pointer."""
+    spec = importlib.util.spec_from_file_location("bench_report", Path(__file__).parents[2] / "bench/report.py")
+    assert spec is not None
+    assert spec.loader is not None
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    large = bench.synthetic(5_000)
+    page = open_page(large)
+    assert (tmp_path / "report.html").stat().st_size < 5_000_000
+    assert shown(page) > 5_000
+    for _ in range(100):
+        if page.evaluate("gatewiseReport.graph.complete()"):
+            break
+        page.wait_for_timeout(100)
+    assert page.evaluate("gatewiseReport.graph.complete()")
+    page.mouse.move(*spot(page, {"node": node_id(page, "m15")}))
+    page.locator("#tip b", has_text="m15").wait_for()
+    set_range(page, "#score", 60)
+    assert 0 < shown(page) < 5_000
 
 
 def test_dark_and_light(open_page: Open, data: dict[str, Any]) -> None:

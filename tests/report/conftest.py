@@ -11,6 +11,4 @@ from gatewise.report.investigate import Investigation, investigate
 @pytest.fixture(scope="session")
 def found() -> Investigation:
     model = gw.load_model("tiny")
-    return investigate(
-        model, gw.task("ioi", model, examples=8), edges=64, random_circuits=1, command="gatewise run tiny"
-    )
+    return investigate(model, gw.task("ioi", model, examples=8), edges=64, random_circuits=1)

@@ -16,7 +16,7 @@ from gatewise.logic.truth import labels_by_test
 from gatewise.report.data import TABLES_PER_RECEIVER, report_data
 from gatewise.report.evidence import edge_strength, strongest_gates
 from gatewise.report.investigate import Investigation, investigate
-from gatewise.report.verdicts import trust
+from gatewise.report.verdicts import next_steps, trust
 
 
 def test_circuits_and_gates_are_those_of_find_gates(found: Investigation) -> None:
@@ -112,6 +112,17 @@ def test_warnings_come_first_and_follow_the_numbers(found: Investigation) -> Non
     assert any(v.text == "The margin is small." for v in shaky)
     steady = trust(replace(found, stability={"ns": 0.9, "dn": 0.9}))
     assert next(v.level for v in steady if v.title == "Stability") == "good"
+
+
+def test_next_steps_are_commands_that_change_one_thing(found: Investigation) -> None:
+    command = "gatewise run tiny --task 'my tasks/a.csv' --method eap --edges 64 --examples 8 --seed 0 --out here"
+    steps = dict(next_steps(replace(found, command=command, stability={"ns": 0.1, "dn": 0.9})))
+    start = "gatewise run tiny --task 'my tasks/a.csv' --method eap --edges 64 --examples"
+    assert steps["test every gate, not only the strongest"] == f"{start} 8 --seed 0 --all"
+    assert steps["more pairs make the circuit steadier"] == f"{start} 32 --seed 0"
+    assert "test every gate, not only the strongest" not in dict(next_steps(replace(found, all_gates=True)))
+    without = dict(next_steps(found))["test every gate, not only the strongest"]
+    assert without == "gatewise run tiny --task ioi --method eap --edges 64 --examples 8 --seed 0 --all"
 
 
 def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found: Investigation) -> None:

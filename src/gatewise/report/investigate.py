@@ -54,6 +54,7 @@ class Investigation:
     seconds: float = 0.0
     command: str = ""  # that repeats it
     seed: int = 0
+    all_gates: bool = False  # whether all edges were tested, not only those of the strongest gates
 
     @property
     def graph(self) -> Graph:
@@ -134,6 +135,7 @@ def investigate(
         time.time() - started,
         command,
         seed,
+        all_gates,
     )
 
 

@@ -57,22 +57,37 @@ def trust(found: Investigation) -> list[Verdict]:
 
 def next_steps(found: Investigation) -> list[tuple[str, str]]:
     """(why, command) pairs."""
-    record = found.gates.ns.provenance
-    base = ["gatewise", "run", str(record.get("model", found.model)), "--task", str(record.get("task", "ioi"))]
-    edges, examples, method = len(found.gates.ns), int(record.get("examples", 0)), str(record.get("method", "eap"))
-    steps = []
-    poor = found.curves["ns|dn"][-1].recovered_margin < 0.8
-    if poor and edges * 2 <= found.graph.n_edges:
-        steps.append(("a larger circuit keeps more of the task", [*base, "--edges", str(edges * 2)]))
-    if found.agreement is not None and len(found.tested) < len(found.gates.sound):
-        steps.append(("test every gate, not only the strongest", [*base, "--edges", str(edges), "--all"]))
+    edges, steps = len(found.gates.ns), []
+    words = _command(found)
+    if found.curves["ns|dn"][-1].recovered_margin < 0.8 and edges * 2 <= found.graph.n_edges:
+        steps.append(("a larger circuit keeps more of the task", _changed(words, "--edges", str(edges * 2))))
+    if found.agreement is not None and not found.all_gates:
+        steps.append(("test every gate, not only the strongest", _changed(words, "--all")))
     if found.stability and min(found.stability.values()) < OVERLAP_GOOD:
-        more = [*base, "--edges", str(edges), "--examples", str(examples * 4)]
-        steps.append(("more pairs make the circuit steadier", more))
-    if method == "eap":
-        exact = ["gatewise", "discover", *base[2:], "--method", "acdc", "--edges", str(min(edges, 100))]
-        steps.append(("search with exact effects instead of estimates", [*exact, "--out", "circuits"]))
+        more = str(int(found.gates.ns.provenance["examples"]) * 4)
+        steps.append(("more pairs make the circuit steadier", _changed(words, "--examples", more)))
+    if found.calibration and min(one.rank_correlation for one in found.calibration.values()) < CORRELATION_GOOD:
+        exact = _changed(_changed(words, "--method", "acdc"), "--edges", str(min(edges, 100)))
+        steps.append(("search with exact effects instead of estimates (slow)", exact))
     return [(why, shlex.join(words)) for why, words in steps]
+
+
+def _command(found: Investigation) -> list[str]:
+    """The words of the command that made it, without its folder; or those that would make it."""
+    if found.command:
+        words = shlex.split(found.command)
+        place = words.index("--out") if "--out" in words else len(words)
+        return words[:place] + words[place + 2 :]
+    record = found.gates.ns.provenance
+    words = ["gatewise", "run", found.model, "--task", record["task"], "--method", record["method"]]
+    more = {"--edges": len(found.gates.ns), "--examples": record["examples"], "--seed": record["seed"]}
+    return words + [str(word) for option in more.items() for word in option]
+
+
+def _changed(words: list[str], option: str, *value: str) -> list[str]:
+    """The command with this option set."""
+    place = words.index(option) if option in words else len(words)
+    return [*words[:place], option, *value, *words[place + 1 + len(value) :]]
 
 
 def _faithful(union: Evaluation, joint: Evaluation) -> Verdict:

@@ -324,7 +324,7 @@ function makeGraph(state, on) {
   }).observe(box);
   resize();
   width = box.clientWidth;
-  return { changed, redraw, overlay: () => ask(false), centre, times, view: () => view, laid: () => laid, lit, order: () => order,
+  return { changed, redraw, overlay: () => ask(false), centre, times, complete: () => order.length <= AT_ONCE || done === order.length, view: () => view, laid: () => laid, lit, order: () => order,
     screen: (target) => {
       const [x, y] = target.node !== undefined ? [laid.points[target.node].x, laid.points[target.node].y]
         : pointOn(laid.curves[target.edge], 0.5);

@@ -4,8 +4,10 @@ function makeLayout(width, height) {
   const heads = Math.max(...stages.map((stage) => stage.nodes.length), 1);
   const withHeads = !data.graph.layered, lanes = withHeads ? heads + 1 : heads;
   const first = -1, last = model.logits.layer, along = upwards ? height : width, across = upwards ? width : height;
-  const start = upwards ? 96 : 122, end = upwards ? 84 : 112, top = 36, bottom = upwards ? 26 : 44;
+  const top = 36, bottom = upwards ? 26 : 44;
   const rim = upwards ? [56, 36] : [64, 46];  // where input and logits stand, from either end
+  const gap = Math.max(upwards ? 44 : 60, 0.8 * (along - rim[0] - rim[1]) / (last - first));  // between them and the layers
+  const start = rim[0] + gap, end = rim[1] + gap;
   const step = (along - start - end) / Math.max(1, last - first - 2 + (withHeads ? 0.5 : 0)), lane = (across - top - bottom) / lanes;
   const radius = Math.max(2.2, Math.min(step * (withHeads ? 0.2 : 0.3), lane * 0.26, 13));
   const place = (layer, position) => {
