@@ -31,6 +31,8 @@ class Preset:
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the methods
     small_sizes: tuple[int, ...] = ()  # below the paper's shares, where those already break the behaviour wholly
     repeats: int = 30  # removals for each receiver
+    sampled_pairs: int = 16  # of the held-out pairs, for measures that sample many sets of edges
+    sampled_sets: int = 20  # sets K for a misalignment score
     tasks: tuple[str, ...] = ("ioi", "gt", "sa")
     methods: tuple[str, ...] = ("acdc", "eap", "edge-pruning")
     dtype: str = "float32"
@@ -88,8 +90,10 @@ LAPTOP = Preset(
     held_out=16,
     sizes=_each((20, 100), (5, 20, 50, 100, 200, 500), (20, 50, 100, 200)),
     seeds=_each(1, 3, 1),
-    stability_seeds=_each(2, 10, 2),
-    parameters={"acdc": {"tolerance": 1.0}, "edge-pruning": {"steps": 60, "rank_all": True}},
+    stability_seeds=_each(1, 10, 2),
+    parameters={"acdc": {"tolerance": 4.0, "first_threshold": 0.02}, "edge-pruning": {"steps": 60, "rank_all": True}},
+    sampled_pairs=4,
+    sampled_sets=5,
 )
 PAPER = Preset(
     name="paper",
