@@ -6,8 +6,8 @@ is good. Completeness is KL(G\\C || G), high is good: without the circuit nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, overload
 
 import torch
@@ -36,6 +36,9 @@ class Behaviour:
     accuracy: Measure  # share of examples with right over wrong
     top_accuracy: Measure  # share of examples whose arg-max over the vocabulary is right
     margin: Measure
+
+
+_MEASURES = tuple(field.name for field in fields(Behaviour))
 
 
 @dataclass(frozen=True)
@@ -181,21 +184,48 @@ def evaluate(
 ) -> Evaluation | Evaluations:
     """Evaluate a circuit or several, beside `random_circuits` random ones of each size."""
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
-    check_circuits(model, chosen)
+    measured = measure_shard(model, pairs, chosen, (0, 1), random_circuits=random_circuits, seed=seed, memory=memory)
+    evaluations = summarised(model, chosen, measured, random_circuits=random_circuits, names=names)
+    return evaluations[0] if isinstance(circuits, Circuit) else evaluations
+
+
+def measure_shard(
+    model: Model,
+    pairs: Pairs,
+    circuits: Sequence[Circuit],
+    shard: tuple[int, int],
+    *,
+    random_circuits: int = 3,
+    seed: int = 0,
+    memory: int | str | None = None,
+) -> dict[int, Tensor]:
+    """What `summarised` needs from every n-th micro-batch: by its number, [circuit and complement, measure, example]"""
+    check_circuits(model, circuits)
     check_pairs(model, pairs)
-    sizes = sorted({len(circuit) for circuit in chosen}) if random_circuits else []
-    random = {
-        size: [model.graph.random_circuit(size, seed=seed * 1_000 + i) for i in range(random_circuits)]
-        for size in sizes
-    }
-    to_run = [model.graph.full(), model.graph.empty(), *chosen, *(c for size in sizes for c in random[size])]
+    sizes = sorted({len(circuit) for circuit in circuits}) if random_circuits else []
+    random = [model.graph.random_circuit(n, seed=seed * 1_000 + i) for n in sizes for i in range(random_circuits)]
+    to_run = [model.graph.full(), model.graph.empty(), *circuits, *random]
     with_complements = [circuit for one in to_run for circuit in (one, ~one)]
-    found = iter(_behaviours(model, pairs, with_complements, memory))
+    return _measures(model, pairs, with_complements, memory, shard)
+
+
+def summarised(
+    model: Model,
+    chosen: Sequence[Circuit],
+    measured: Mapping[int, Tensor],
+    *,
+    random_circuits: int = 3,
+    names: Sequence[str] = (),
+) -> Evaluations:
+    """The evaluations of circuits from the measures of all micro-batches."""
+    together = torch.cat([measured[part] for part in sorted(measured)], dim=-1)
+    found = iter([dict(zip(_MEASURES, run, strict=True)) for run in together])
+    sizes = sorted({len(circuit) for circuit in chosen}) if random_circuits else []
     full, empty = next(found), next(found)
     next(found), next(found)  # the empty circuit and its complement: the same again
     results = [(next(found), next(found)) for _ in chosen]
-    baselines = {size: [(next(found), next(found)) for _ in random[size]] for size in sizes}
-    evaluations = Evaluations(
+    baselines = {size: [(next(found), next(found)) for _ in range(random_circuits)] for size in sizes}
+    return Evaluations(
         tuple(
             Evaluation(
                 name=names[i] if i < len(names) else _name(circuit),
@@ -212,35 +242,34 @@ def evaluate(
             for i, (circuit, (inside, outside)) in enumerate(zip(chosen, results, strict=True))
         )
     )
-    return evaluations[0] if isinstance(circuits, Circuit) else evaluations
 
 
-def _behaviours(
-    model: Model, pairs: Pairs, circuits: Sequence[Circuit], memory: int | str | None
-) -> Iterator[dict[str, Tensor]]:
-    """For each circuit, each measure for every example."""
-    parts: list[list[dict[str, Tensor]]] = [[] for _ in circuits]
-    batch_list = list(batches(model, pairs, memory))
-    with progress_bar("evaluating circuits", len(batch_list) * len(circuits)) as bar:
-        for _, part in batch_list:
+def _measures(
+    model: Model, pairs: Pairs, circuits: Sequence[Circuit], memory: int | str | None, shard: tuple[int, int]
+) -> dict[int, Tensor]:
+    """Each measure of each circuit for every example of every n-th micro-batch. [circuit, measure, example] each"""
+    parts = list(enumerate(part for _, part in batches(model, pairs, memory)))[shard[0] :: shard[1]]
+    measured = {}
+    with progress_bar("evaluating circuits", len(parts) * len(circuits)) as bar:
+        for index, part in parts:
             prepared = prepare(model, part)
             reference = log_probabilities(prepared.reference_logits)
             engine = DenseEngine(model, prepared)
-            for row, circuit in enumerate(circuits):
+            rows = []
+            for circuit in circuits:
                 logits = engine.logits(dense_mask(model, circuit))
                 found = log_probabilities(logits)
-                parts[row].append(
-                    {
-                        "kl_from_full": kl_divergence(reference, found).cpu(),
-                        "kl_to_full": kl_divergence(found, reference).cpu(),
-                        "accuracy": part.right_over_wrong(logits).double().cpu(),
-                        "top_accuracy": part.top_is_right(logits).double().cpu(),
-                        "margin": part.margin(logits).double().cpu(),
-                    }
-                )
+                values = {
+                    "kl_from_full": kl_divergence(reference, found),
+                    "kl_to_full": kl_divergence(found, reference),
+                    "accuracy": part.right_over_wrong(logits),
+                    "top_accuracy": part.top_is_right(logits),
+                    "margin": part.margin(logits),
+                }
+                rows.append(torch.stack([values[name].double().cpu() for name in _MEASURES]))
                 bar.advance()
-    for rows in parts:
-        yield {key: torch.cat([row[key] for row in rows]) for key in rows[0]}
+            measured[index] = torch.stack(rows)
+    return measured
 
 
 def _summary(runs: Sequence[dict[str, Tensor]]) -> Behaviour:

@@ -7,8 +7,9 @@ paper prints). Negative means that the edge helps the right answer. Edges are ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -20,6 +21,10 @@ from gatewise.errors import GatewiseError
 from gatewise.methods.calibration import calibrate
 from gatewise.methods.contract import Finding, Method, Problem, top_edges
 from gatewise.progress import progress_bar
+from gatewise.tasks.pairs import Pairs
+
+BLOCKS = 32  # of micro-batches that are summed apart: as many as may be computed in different places
+_Part = tuple[int, Pairs]  # index of the first example, and the examples
 
 
 @dataclass(frozen=True)
@@ -55,25 +60,31 @@ def _check_calibrate(count: int) -> None:
 
 def search_eap(problem: Problem, config: EapConfig) -> list[Finding]:
     """Gradients on the clean run (ns), on the corrupted run (dn), or both combined."""
-    directions = problem.directions
-
-    def attribute(attribution: Attribution) -> Tensor:
-        found = attribution.directions(directions)
-        return torch.stack([found[direction] for direction in directions])
-
-    scores = _mean_scores(problem, attribute, f"EAP {problem.direction}")
+    scores = score_blocks(problem, config).mean(problem)
     return _findings(problem, combined(scores, config.combine), config.calibrate)
 
 
 def search_eap_ig(problem: Problem, config: EapIgConfig) -> list[Finding]:
     """Gradients averaged over the way between the two runs."""
+    return _findings(problem, score_blocks(problem, config).mean(problem)[0], config.calibrate)
+
+
+def score_blocks(problem: Problem, config: EapConfig | EapIgConfig, shard: tuple[int, int] = (0, 1)) -> Blocks:
+    """The sums of scores over the examples of this shard's blocks: [direction, edge] each, EAP-IG's being one."""
+    if isinstance(config, EapConfig):
+        directions = problem.directions
+
+        def attribute(attribution: Attribution) -> Tensor:
+            found = attribution.directions(directions)
+            return torch.stack([found[direction] for direction in directions])
+
+        return _sums(problem, attribute, f"EAP {problem.direction}", shard)
     if problem.direction != "ns":
         raise GatewiseError(
             f"eap-ig has no direction {problem.direction!r}: it integrates between the clean and the corrupted run, so "
             f"noising and denoising are one. Leave direction at 'ns', or use method='eap'."
         )
-    scores = _mean_scores(problem, lambda found: found.integrated(config.steps), "EAP-IG")
-    return _findings(problem, scores, config.calibrate)
+    return _sums(problem, lambda found: found.integrated(config.steps)[None], "EAP-IG", shard)
 
 
 def combined(scores: Tensor, how: str) -> Tensor:
@@ -84,22 +95,56 @@ def combined(scores: Tensor, how: str) -> Tensor:
     return scores.gather(0, largest)[0]
 
 
-def _mean_scores(problem: Problem, attribute: Callable[[Attribution], Tensor], title: str) -> Tensor:
-    """The mean over all examples, whatever the batches, of scores that come summed over a batch's. [..., edge]"""
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Sums over blocks of micro-batches, by the number of the block.
+
+    Sums of floats depend on their order, so the order is fixed, whoever does the work: within a block micro-batch by
+    micro-batch, then block by block. A shard is every n-th block.
+    """
+
+    sums: Mapping[int, Tensor]  # [direction, edge] each, in float64
+
+    def __or__(self, other: Blocks) -> Blocks:
+        return Blocks({**self.sums, **other.sums})
+
+    def mean(self, problem: Problem) -> Tensor:
+        """Over all examples. [direction, edge]"""
+        needed = len(in_blocks(list(batches(problem.model, problem.pairs, problem.memory, gradient=True))))
+        if sorted(self.sums) != list(range(needed)):
+            raise GatewiseError(
+                f"scores of the blocks {sorted(self.sums)} were given, and {needed} blocks are needed; join all shards "
+                f"of the same pairs and the same memory, each once."
+            )
+        total = sum((self.sums[block] for block in range(1, needed)), self.sums[0])
+        return (total / len(problem.pairs)).to(torch.promote_types(problem.model.dtype, torch.float32))
+
+
+def in_blocks(parts: Sequence[_Part]) -> list[Sequence[_Part]]:
+    """Micro-batches in at most `BLOCKS` consecutive blocks, as equal as can be."""
+    count = min(BLOCKS, len(parts))
+    cuts = [len(parts) * i // count for i in range(count + 1)]
+    return [parts[a:b] for a, b in pairwise(cuts)]
+
+
+def _sums(problem: Problem, attribute: Callable[[Attribution], Tensor], title: str, shard: tuple[int, int]) -> Blocks:
+    """Sum what comes summed over a micro-batch's examples."""
     model, pairs = problem.model, problem.pairs
-    total: Tensor | None = None
-    with progress_bar(title, len(pairs)) as bar:
-        for first, part in batches(model, pairs, problem.memory, gradient=True):
-            scores = model.graph.vector(attribute(Attribution(model, part)))
-            if not bool(torch.isfinite(scores).all()):
-                raise GatewiseError(
-                    f"{model.name} gives NaN or infinite scores on examples {first} to {first + len(part) - 1}; "
-                    f"look at these pairs, or try dtype='float32'."
-                )
-            total = scores.double() if total is None else total + scores.double()
-            bar.advance(len(part))
-    assert total is not None  # pairs are never empty
-    return (total / len(pairs)).to(torch.promote_types(model.dtype, torch.float32)).cpu()
+    blocks = in_blocks(list(batches(model, pairs, problem.memory, gradient=True)))
+    sums: dict[int, Tensor] = {}
+    with progress_bar(title, len(pairs) // shard[1]) as bar:
+        for block in range(shard[0], len(blocks), shard[1]):
+            for first, part in blocks[block]:
+                scores = model.graph.vector(attribute(Attribution(model, part)))
+                if not bool(torch.isfinite(scores).all()):
+                    raise GatewiseError(
+                        f"{model.name} gives NaN or infinite scores on examples {first} to {first + len(part) - 1}; "
+                        f"look at these pairs, or try dtype='float32'."
+                    )
+                wide = scores.double().cpu()
+                sums[block] = sums[block] + wide if block in sums else wide
+                bar.advance(len(part))
+    return Blocks(sums)
 
 
 def _findings(problem: Problem, scores: Tensor, sample: int) -> list[Finding]:
