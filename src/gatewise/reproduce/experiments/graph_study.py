@@ -349,7 +349,7 @@ def _judge_pairs(one: dict[str, Any], *, same: bool) -> Judgement:
 
 def _tells(same: dict[str, Any]) -> bool:
     """Whether functions can tell anything: enough pairs, and heads of more than one function."""
-    return same["n"] >= _FEWEST_PAIRS and 0 < same["chance"] < 1
+    return bool(same["n"] >= _FEWEST_PAIRS and 0 < same["chance"] < 1)
 
 
 def _pairs_in_words(one: dict[str, Any], method: str, size: int) -> str:
