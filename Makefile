@@ -8,7 +8,7 @@ PEERS_VENV := .venv-peers
 PEERS := bench/results/peers.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint format bench bench-long bench-peers scaling fuzz torture torture-ray tiny clean
+.PHONY: help demo test browser lint format bench bench-long bench-peers scaling docs fuzz torture torture-ray tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,6 +34,9 @@ lint: $(STAMP) ## ruff and mypy --strict
 format: $(STAMP) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(STAMP) ## build the documentation as a site in build/site (open index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(STAMP) ## speed and memory, in units of a plain forward pass, beside AutoCircuit after `make bench-peers`
 	$(BIN)/python bench/engine.py

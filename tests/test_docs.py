@@ -13,8 +13,9 @@ PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path) -> None:
-    """In one namespace per page, from top to bottom."""
+def test_python_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In one namespace per page, from top to bottom, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, page.name, "exec"), namespace)
