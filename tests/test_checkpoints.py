@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -181,3 +182,37 @@ def test_a_full_disk_stops_a_search_and_loses_nothing(tmp_path: Path, monkeypatc
     with stopped_after(0, seen):
         assert same(found("edge-pruning threshold", store=tmp_path), whole)
     assert len(seen) == 1  # of two: the first was not lost
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and limits of processes")
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """The system itself refuses to write: files of this process may have 2,000 bytes."""
+    import resource
+
+    found("edge-pruning threshold", store=tmp_path, seed=1)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+            found("edge-pruning threshold", store=tmp_path)
+        except GatewiseError as error:
+            code = 7 if "checkpoint" in str(error) and "File too large" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
+    first = found("edge-pruning threshold", store=tmp_path)
+    for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
+        folder.chmod(0o555)
+    assert same(found("edge-pruning threshold", store=tmp_path), first)
+    with pytest.raises(GatewiseError, match=r"cannot store a result.*Permission denied.*untouched"):
+        found("edge-pruning threshold", store=tmp_path, seed=1)
+    for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)

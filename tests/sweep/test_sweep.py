@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -156,3 +158,25 @@ def test_workers_and_ray_exclude_each_other(tmp_path: Path) -> None:
         run_sweep(grid(), tmp_path, workers=2, ray="auto")
     with pytest.raises(GatewiseError, match="workers of at least 1"):
         run_sweep(grid(), tmp_path, workers=0)
+
+
+_PARENT = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from gatewise.sweep.pools import _end_with_parent
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:
+        print(pool.submit(os.getpid).result(), flush=True)
+        time.sleep(600)
+"""
+
+
+def test_workers_end_when_the_sweep_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(_PARENT)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    worker.wait(timeout=60)  # raises if it is still there

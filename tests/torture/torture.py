@@ -48,9 +48,9 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "edge-pruning": {"method": "edge-pruning", "direction": "ns+dn", "edges": [40, 20], "steps": 25},
 }
 GRID: dict[str, Any] = {
-    "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "sizes": [[20, 40]], "seeds": 0,
+    "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "sizes": 20, "seeds": 0,
     "examples": EXAMPLES, "test_examples": EXAMPLES, "random_circuits": 1,
-    "methods": {"eap": {}, "acdc": {"runs": 2}, "edge-pruning": {"steps": 25}},
+    "methods": {"eap": {}, "acdc": {"runs": 1}, "edge-pruning": {"steps": 25}},
 }  # fmt: skip
 
 
