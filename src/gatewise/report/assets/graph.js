@@ -32,7 +32,7 @@ function makeGraph(state, on) {
   }
   function changed() {
     ink = colours();
-    order = shownEdges().slice().sort((a, b) => a.strength - b.strength);
+    order = shownEdges();  // the weakest first
     used = new Set();
     for (const edge of order) { used.add(edge.from.id); used.add(edge.to.id); }
     redraw();

@@ -5,15 +5,23 @@ const PORTS = { q: "q", k: "k", v: "v", head: "head", mlp: data.graph.layered ? 
 const portKinds = Object.keys(PORTS).filter((kind) => model.ports.some((port) => port.kind === kind));
 portKinds.forEach((kind) => state.ports.add(kind));
 
-let panelLater = 0, first = true;
+let panelLater = 0, first = true, ranked = [], rankedFor = "";
+function rank() {  // the edges of the chosen circuit, the weakest first; filters keep the order
+  if (rankedFor === `${state.circuit} ${state.size}`) return;
+  rankedFor = `${state.circuit} ${state.size}`;
+  for (const edge of model.edges) {
+    edge.visible = false;
+    edge.type = typeAt(edge.id, state.size);
+    edge.strength = isIn(state.circuit, edge.id, state.size) ? strengthIn(state.circuit, edge.id, state.size) : 0;
+  }
+  ranked = model.edges.filter((edge) => isIn(state.circuit, edge.id, state.size)).sort((a, b) => a.strength - b.strength);
+}
 function update() {
   const names = state.name.toLowerCase().split(",").map((part) => part.trim()).filter(Boolean), least = (state.score / 100) ** 2;
   const found = [];
-  for (const edge of model.edges) {
-    edge.type = typeAt(edge.id, state.size);
-    const inside = isIn(state.circuit, edge.id, state.size);
-    edge.strength = inside ? strengthIn(state.circuit, edge.id, state.size) : 0;
-    edge.visible = inside && state.types.has(edge.type) && state.ports.has(edge.port.kind) && edge.strength >= least
+  rank();
+  for (const edge of ranked) {
+    edge.visible = state.types.has(edge.type) && state.ports.has(edge.port.kind) && edge.strength >= least
       && edge.from.layer >= state.from && edge.to.layer <= state.to
       && (!names.length || names.some((name) => edge.from.name.includes(name) || edge.port.name.includes(name)));
     if (edge.visible) found.push(edge);
