@@ -32,6 +32,8 @@ SMALL = QUICK.changed(
     pairs=4,
     held_out=8,
     repeats=3,
+    sampled_pairs=4,
+    sampled_sets=4,
     tasks=("ioi",),
     methods=("eap",),
     parameters={"edge-pruning": {"steps": 3}},
@@ -133,6 +135,7 @@ def test_one_direction_short_of_the_empty_circuit_is_not_saturated() -> None:
         ([1.0] * 4, "holds partly"),  # a sign test of four cannot be below 0.05
         ([1.0, 1.0, 1.0, -1.0], "holds partly"),
         ([-1.0] * 6, "does not hold"),
+        ([0.1, 0.1, 0.1, 0.1, -1.0], "does not hold"),  # the mean says otherwise
         ([0.0] * 6, "does not hold"),
         ([1.0] * 3, "cannot be judged"),
     ],

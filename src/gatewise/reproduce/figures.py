@@ -6,7 +6,7 @@ methods also differ by marker and line style.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,13 @@ def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:
     axes.set_xticks(list(sizes), [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("edges")
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int | None = None) -> None:
+    """One legend for all axes, under them, in as many columns as the figure is wide enough for."""
+    widest = max(map(len, labels), default=1)
+    fitting = max(1, int(figure.get_figwidth() / (0.5 + 0.07 * widest)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns or len(labels), fitting))
 
 
 def draw(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:

@@ -75,7 +75,7 @@ def _each(acdc: Any, eap: Any, edge_pruning: Any) -> dict[str, Any]:
 QUICK = Preset(
     name="quick",
     model="tiny",
-    pairs=_each(6, 16, 8),
+    pairs=_each(4, 16, 8),
     held_out=64,
     sizes={},
     small_sizes=(3, 6),  # with 11 edges, the paper's smallest share, removal is already as bad as the corrupted run

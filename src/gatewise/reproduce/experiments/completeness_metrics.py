@@ -30,7 +30,7 @@ from gatewise.reproduce.contract import (
 )
 from gatewise.reproduce.experiments.curves import Comparison, is_saturated, judge
 from gatewise.reproduce.experiments.sizes import middle_size, small_size
-from gatewise.reproduce.figures import LINES, MARKERS, METHOD_COLOURS, panels
+from gatewise.reproduce.figures import LINES, MARKERS, METHOD_COLOURS, legend_below, panels
 from gatewise.reproduce.published import METRICS
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")  # a method, and "ours" on top of it
 _DRAWS = 3
-_EXAMPLES = 16  # of the held-out pairs, for the sampled metric
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Line:
 def measure_sampled(lab: Lab, size_name: str, method: str, direction: str) -> list[SampledColumn]:
     """The sampled metric of the circuits of all seeds, through the store."""
     task, size = lab.preset.tasks[0], _size(lab, size_name)
-    held_out = lab.held_out(task)[:_EXAMPLES]
+    held_out = lab.held_out(task)[: lab.preset.sampled_pairs]
     seeds = range(lab.preset.seeds[method])
     circuits = [lab.circuits(task, method, cast(SearchDirection, direction), seed)[size] for seed in seeds]
     asked = {
@@ -124,9 +123,9 @@ def _run(lab: Lab) -> Outcome:
             "(lines), beside that of the new metric over circuits (at the right).": lambda: _figure(lines)
         },
         notes=[
-            f"The sampled metric is measured on {min(_EXAMPLES, lab.preset.held_out)} of the held-out pairs, {_DRAWS} "
-            f"draws of {SAMPLES[-1]} K for each circuit; fewer K are the first of each draw. K is what 2 to 5 nodes of "
-            "the circuit do in it.",
+            f"The sampled metric is measured on {min(lab.preset.sampled_pairs, lab.preset.held_out)} of the held-out "
+            f"pairs, {_DRAWS} draws of {SAMPLES[-1]} K for each circuit; fewer K are the first of each draw. K is "
+            "what 2 to 5 nodes of the circuit do in it.",
             "The paper has one line for its own method; here each method has one with Ns (the method) and one with "
             "Ns+Dn (ours).",
             "The two metrics are different quantities, as the paper says; the table of deviations also has them as "
@@ -233,7 +232,7 @@ def _figure(lines: Sequence[Line]) -> Figure:
         at.set_title(f"{size:,} edges")
     axes[0][0].set_ylabel("deviation (nats)")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    legend_below(drawn, handles, labels, columns=3)
     return drawn
 
 

@@ -28,7 +28,7 @@ from gatewise.reproduce.contract import (
 from gatewise.reproduce.experiments.curves import FEWEST, Comparison, judge
 from gatewise.reproduce.experiments.sizes import middle_size
 from gatewise.reproduce.experiments.statistics import Interval, bootstrap, clusters, ratio, seeds_note
-from gatewise.reproduce.figures import GATE_COLOURS, panels
+from gatewise.reproduce.figures import GATE_COLOURS, legend_below, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -236,7 +236,7 @@ def _figure(
             at.set_title(f"{name} effect, {TASK_NAMES[task]}")
         axes[row][0].set_ylabel("change of KL")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=3)
+    legend_below(drawn, handles, labels)
     return drawn
 
 

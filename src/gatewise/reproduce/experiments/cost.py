@@ -25,7 +25,7 @@ from gatewise.reproduce.contract import (
     grid,
 )
 from gatewise.reproduce.experiments.statistics import Interval, bootstrap, mean_and_deviation, ratio, seeds_note
-from gatewise.reproduce.figures import DIRECTION_COLOURS, panels
+from gatewise.reproduce.figures import DIRECTION_COLOURS, legend_below, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +125,7 @@ def _figure(lab: Lab, times: Times) -> Figure:
         at.set_title(METHOD_NAMES[method])
     axes[0][0].set_ylabel("seconds")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=3)
+    legend_below(drawn, handles, labels)
     return drawn
 
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gatewise.reproduce.contract import DIRECTION_NAMES, DIRECTIONS, METHOD_NAMES, TASK_NAMES, Judgement, Table
-from gatewise.reproduce.figures import BASELINE_COLOUR, DIRECTION_COLOURS, LINES, MARKERS, panels, size_axis
+from gatewise.reproduce.figures import (
+    BASELINE_COLOUR,
+    DIRECTION_COLOURS,
+    LINES,
+    MARKERS,
+    legend_below,
+    panels,
+    size_axis,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +123,7 @@ def figure(lab: Lab, curves: Curves, which: int, label: str) -> Callable[[], Fig
                 at.set_title(f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}")
             axes[row][0].set_ylabel(label)
         handles, labels = axes[0][0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=5)
+        legend_below(drawn, handles, labels)
         return drawn
 
     return draw
@@ -178,11 +186,16 @@ def is_saturated(kls: Sequence[float], empty: float) -> bool:
 
 
 def judge(comparison: Comparison, *, larger: bool) -> Judgement:
-    """Whether a claim that the first is larger (or smaller) holds: in nearly all cells, in most, or not."""
+    """Whether a claim that the first is larger (or smaller) holds: in nearly all cells, in most, or not.
+
+    The mean difference has to have the right sign too.
+    """
     if len(comparison.differences) < FEWEST:
         return "cannot be judged"
     share = comparison.larger / len(comparison.differences)
     share = share if larger else sum(d < 0 for d in comparison.differences) / len(comparison.differences)
+    if (comparison.mean > 0) != larger:
+        return "does not hold"
     if share >= 0.8 and comparison.p < 0.05:
         return "holds"
     return "holds partly" if share > 0.5 else "does not hold"

@@ -44,7 +44,7 @@ from gatewise.reproduce.contract import (
 )
 from gatewise.reproduce.experiments.sizes import middle_size
 from gatewise.reproduce.experiments.venn import draw_venn
-from gatewise.reproduce.figures import BASELINE_COLOUR, LINES, MARKERS, METHOD_COLOURS, panels
+from gatewise.reproduce.figures import BASELINE_COLOUR, LINES, MARKERS, METHOD_COLOURS, legend_below, panels
 from gatewise.reproduce.published import RATIOS
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from gatewise.reproduce.presets import Preset
 
 _SCALES = tuple(round(0.6 + 0.1 * i, 1) for i in range(9))  # the paper's 60 to 140 for 100
-_EXAMPLES = 16
 _OFFSET = 1.5  # m of the paper
 _DIRECTION: Direction = "ns"
 _NEAR = (0.9, 1.15)  # ratios that count as about 1 : 1; the paper's are 1.03 to 1.12
@@ -79,7 +78,7 @@ def dn_circuits(lab: Lab, task: str, method: str) -> tuple[Circuit, list[Circuit
 def measure_curve(lab: Lab, task: str, method: str, context: Context) -> MisalignmentCurve:
     """Misalignment over sizes of the Dn circuit, through the store."""
     ns, dns = dn_circuits(lab, task, method)
-    held_out, sampling = lab.held_out(task)[:_EXAMPLES], Sampling()
+    held_out, sampling = lab.held_out(task)[: lab.preset.sampled_pairs], Sampling(samples=lab.preset.sampled_sets)
     asked = {
         "ns": ns.fingerprint,
         "dn": [dn.fingerprint for dn in dns],
@@ -175,9 +174,9 @@ def _run(lab: Lab) -> Outcome:
             "numbers of edges.": lambda: draw_venn(venns),
         },
         notes=[
-            f"Seed 0; {min(_EXAMPLES, lab.preset.held_out)} held-out pairs; {Sampling().samples} samples of K for each "
-            f"size, each {Sampling().share:.0%} of the type's edges, {Sampling().draws} draws of two edges each. The "
-            "paper does not say how it samples.",
+            f"Seed 0; {min(lab.preset.sampled_pairs, lab.preset.held_out)} held-out pairs; {lab.preset.sampled_sets} "
+            f"samples of K for each size, each {Sampling().share:.0%} of the type's edges, {Sampling().draws} draws of "
+            "two edges each. The paper does not say how it samples.",
             "Dn circuits of all sizes around the middle come from one search: Edge Pruning trains once, for the "
             "smallest, and ranks; ACDC starts from the tau found for equal sizes.",
             "Alone, the AND (or OR) circuit seldom has a path to the logits; then the scores are exactly 0 and 1.5, "
@@ -288,7 +287,7 @@ def _figure(lab: Lab, curves: Curves) -> Figure:
             at.set_xlabel("edges of Dn")
         axes[row][0].set_ylabel("misalignment")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=4)
+    legend_below(drawn, handles, labels)
     return drawn
 
 

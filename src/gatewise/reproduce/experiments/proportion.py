@@ -15,7 +15,7 @@ from gatewise.logic.gates import GATE_TYPES, Gates
 from gatewise.reproduce.contract import METHOD_NAMES, TASK_NAMES, Experiment, Judgement, Outcome, Table, Verdict, grid
 from gatewise.reproduce.experiments.curves import Comparison, judge
 from gatewise.reproduce.experiments.statistics import mean_and_deviation, seeds_note
-from gatewise.reproduce.figures import GATE_COLOURS, panels
+from gatewise.reproduce.figures import GATE_COLOURS, legend_below, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,7 +164,7 @@ def _figure(lab: Lab, means: Mapping[tuple[str, str, int], Shares]) -> Figure:
                 f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}\n{', '.join(f'{size:,}' for size in sizes)} edges",
                 fontsize=9,
             )
-    drawn.legend(handles=[Patch(color=_COLOURS[k], label=k) for k in KINDS], loc="outside lower center", ncols=4)
+    legend_below(drawn, [Patch(color=_COLOURS[kind]) for kind in KINDS], KINDS)
     return drawn
 
 

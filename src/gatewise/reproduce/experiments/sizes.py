@@ -19,6 +19,6 @@ def middle_size(lab: Lab) -> int:
 
 
 def small_size(lab: Lab) -> int:
-    """The second smallest that all methods have, where circuits may not yet be saturated."""
+    """The second smallest that all methods have (the smallest of two), where circuits may not yet be saturated."""
     sizes = lab.common_sizes
-    return sizes[min(1, len(sizes) - 1)] if len(sizes) > 2 else middle_size(lab)
+    return sizes[1] if len(sizes) > 2 else min(sizes, default=middle_size(lab))

@@ -33,7 +33,15 @@ from gatewise.reproduce.contract import (
 )
 from gatewise.reproduce.experiments.curves import Comparison, judge
 from gatewise.reproduce.experiments.statistics import jackknife, seeds_note
-from gatewise.reproduce.figures import BASELINE_COLOUR, DIRECTION_COLOURS, LINES, MARKERS, panels, size_axis
+from gatewise.reproduce.figures import (
+    BASELINE_COLOUR,
+    DIRECTION_COLOURS,
+    LINES,
+    MARKERS,
+    legend_below,
+    panels,
+    size_axis,
+)
 from gatewise.reproduce.published import HAMMING
 
 if TYPE_CHECKING:
@@ -225,7 +233,7 @@ def _figure(lab: Lab, spreads: Spreads) -> Figure:
             at.set_title(f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}")
         axes[row][0].set_ylabel("share replaced")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=3)
+    legend_below(drawn, handles, labels)
     return drawn
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.logic.gates import Gates
 from gatewise.reproduce.contract import METHOD_NAMES
-from gatewise.reproduce.figures import GATE_COLOURS, panels
+from gatewise.reproduce.figures import GATE_COLOURS, legend_below, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,8 +49,7 @@ def draw_venn(rows: Mapping[str, Sequence[Gates]]) -> Figure:
     from matplotlib.patches import Patch
 
     names = {"AND": "AND (Ns only)", "ADDER": "ADDER (both)", "OR": "OR (Dn only)"}
-    handles = [Patch(color=GATE_COLOURS[kind], alpha=0.55, label=name) for kind, name in names.items()]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=3)
+    legend_below(drawn, [Patch(color=GATE_COLOURS[kind], alpha=0.55) for kind in names], list(names.values()))
     return drawn
 
 
