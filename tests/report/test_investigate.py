@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_models import random_pairs, small_model
 
 import gatewise as gw
 from gatewise.circuit import Circuit
@@ -17,6 +18,7 @@ from gatewise.report.data import TABLES_PER_RECEIVER, report_data
 from gatewise.report.evidence import edge_strength, strongest_gates
 from gatewise.report.investigate import Investigation, investigate
 from gatewise.report.verdicts import next_steps, trust
+from gatewise.tasks import Task
 
 
 def test_circuits_and_gates_are_those_of_find_gates(found: Investigation) -> None:
@@ -141,3 +143,16 @@ def test_undirected_methods_and_sizes_beyond_the_largest_are_refused() -> None:
         investigate(model, task, "eap-ig", edges=12)
     with pytest.raises(gw.GatewiseError, match="beyond edges=12"):
         investigate(model, task, edges=12, sizes=[20])
+
+
+def test_models_whose_heads_are_coupled_are_told_untested() -> None:
+    """Gemma's norm after attention: edges cannot be recomputed one by one, and nothing pretends that they were."""
+    model, pairs = small_model("gemma2"), random_pairs(lengths=(7, 5, 7, 6))
+    one = investigate(model, Task("pairs", pairs, pairs, seed=0, bos=False), edges=20, random_circuits=1, examples=1)
+    assert one.tables == ()
+    assert one.agreement is None
+    assert one.calibration is None
+    assert any("not tested" in verdict.text for verdict in trust(one))
+    data = report_data(one)
+    assert data["agreement"] is None
+    assert data["examples"][0]["clean"].startswith("#")  # no tokenizer: token ids
