@@ -184,6 +184,23 @@ def test_a_full_disk_stops_a_search_and_loses_nothing(tmp_path: Path, monkeypatc
     assert len(seen) == 1  # of two: the first was not lost
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_two_processes_may_do_the_same_search(tmp_path: Path) -> None:
+    whole = found("edge-pruning threshold")
+    children = []
+    for _ in range(2):
+        children.append(os.fork())
+        if children[-1] == 0:
+            code = 1
+            try:
+                code = 0 if same(found("edge-pruning threshold", store=tmp_path), whole) else 2
+            finally:
+                os._exit(code)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert len(list(tmp_path.glob("*/*"))) == 1
+    assert same(found("edge-pruning threshold", store=tmp_path), whole)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and limits of processes")
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     """The system itself refuses to write: files of this process may have 2,000 bytes."""

@@ -35,8 +35,15 @@ def cluster(workers: int) -> Iterator[str]:
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     node = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": 100 << 20}
-    made = Cluster(initialize_head=True, head_node_args=node)
+    made = Cluster()
     try:
+        for left in reversed(range(4)):
+            try:
+                made.add_node(**node)
+                break
+            except Exception:  # Ray gives a node 30 seconds to start, which a busy machine may not manage
+                if left == 0:
+                    raise
         yield made.address
     finally:
         made.shutdown()
@@ -98,7 +105,8 @@ def test_a_sweep_on_ray_whose_workers_die_equals_the_serial_one(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_200_cells(tmp_path: Path) -> None:
-    compare({**GRID, "seeds": list(range(25))}, tmp_path, workers=4, kills=12, pause=5)
+    grid = {**GRID, "methods": ["eap"], "sizes": [20, 40, 60, 80], "seeds": list(range(25))}
+    compare(grid, tmp_path, workers=4, kills=12, pause=5)
 
 
 def test_no_cluster_there(tmp_path: Path) -> None:
