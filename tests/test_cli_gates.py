@@ -29,7 +29,8 @@ def test_gates_of_a_planted_model(
 ) -> None:
     file = tmp_path / "gates.json"
     options = ("planted:combined", "--method", "acdc", "--threshold", 0.01, "--rule", "repaired", "--out", file)
-    assert run(monkeypatch, "gates", *options, "--test") == 0
+    assert run(monkeypatch, "gates", *options, "--test", "--draw", tmp_path / "gates.svg") == 0
+    assert "A1-&gt;B1" in (tmp_path / "gates.svg").read_text()
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 AND, 2 OR, 2 ADDER edges" in shown
     assert "agree on 100.0% of 6 edges" in shown

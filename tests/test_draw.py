@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -110,6 +111,12 @@ def test_every_kind_of_graph(graph: Graph, tmp_path: Path) -> None:
 def test_an_empty_circuit_is_a_figure_too(tmp_path: Path) -> None:
     GRAPH.empty().draw(tmp_path / "c.svg")
     assert texts_of(tmp_path / "c.svg") >= {"input", "logits", "0 edges"}
+
+
+def test_without_matplotlib_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(GatewiseError, match=r"gatewise\[figures\]"):
+        GRAPH.empty().draw(tmp_path / "c.svg")
 
 
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ class Circuit:
 
         save_circuit(self, path)
 
-    def draw(self, path: Any, *, max_edges: int = 400, title: str | None = None) -> None:
+    def draw(self, path: Any, *, max_edges: int = 300, title: str | None = None) -> None:
         """Draw a static figure, .svg, .pdf or .png. See `gatewise.draw`."""
         from gatewise.draw import draw
 

@@ -37,23 +37,18 @@ _PORT_SHIFT = {"<q>": -0.16, "<k>": 0.0, "<v>": 0.16}  # inches, along the lower
 _DPI = 200
 
 
-def draw(what: Circuit | Gates, path: str | Path, *, max_edges: int = 400, title: str | None = None) -> Path:
+def draw(what: Circuit | Gates, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> Path:
     """Draw a circuit or gates to a file, whose suffix decides the format. Gives the path.
 
     max_edges: of a larger circuit only the strongest edges by |score| are drawn, and the figure says so; without scores
     there are no strongest, and a larger circuit is refused. title: above the figure; default none.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise GatewiseError(f"a figure ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
+    check_can_draw(path)
     if max_edges < 1:
         raise GatewiseError(f"max_edges is a whole number of at least 1, got {max_edges}.")
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise GatewiseError(
-            'figures need matplotlib, which is not installed; install it with pip install "gatewise[figures]".'
-        ) from error
+    import matplotlib
+
     settings: dict[Any, Any] = {  # text stays text, and the same circuit gives the same file
         "svg.fonttype": "none",
         "svg.hashsalt": "gatewise",
@@ -68,6 +63,18 @@ def draw(what: Circuit | Gates, path: str | Path, *, max_edges: int = 400, title
         figure.savefig(stream, format=kind, dpi=_DPI, metadata=stamps[kind])
     write_atomically(path, stream.getvalue())
     return path
+
+
+def check_can_draw(path: Path) -> None:
+    """Before the work: whether the suffix is one of ours and matplotlib is there."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise GatewiseError(f"a figure ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise GatewiseError(
+            'figures need matplotlib, which is not installed; install it with pip install "gatewise[figures]".'
+        ) from error
 
 
 @dataclass(frozen=True)

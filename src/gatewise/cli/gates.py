@@ -59,6 +59,7 @@ def gates_command(
     settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
     store: Annotated[Path | None, typer.Option(help="Folder that keeps results, so that none is found twice.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the gates.")] = None,
+    figure: Annotated[Path | None, typer.Option("--draw", help="File for a figure: .svg, .pdf or .png.")] = None,
     memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,12 +70,16 @@ def gates_command(
 
     Examples:
 
-        gatewise gates tiny --edges 100 --out gates.json
+        gatewise gates tiny --edges 100 --out gates.json --draw circuit.svg
         gatewise gates planted:combined --method acdc --threshold 0.01 --test
         gatewise gates smollm2-135m --task sa --edges 200 --misalignment --json
     """
     parameters = parse_parameters(method, settings or [])
+    from gatewise.draw import check_can_draw
     from gatewise.logic.find import find_gates
+
+    if figure is not None:
+        check_can_draw(figure)
 
     loaded, pairs = _problem(model, task, examples, seed)
     with warnings_as_lines():
@@ -95,6 +100,8 @@ def gates_command(
         )
     if out is not None:
         gates.save(out)
+    if figure is not None:
+        gates.draw(figure)
     measures = _Measures()
     if test:
         measures.test(loaded, pairs, gates, memory)

@@ -140,7 +140,7 @@ class Gates:
         }
         write_json(Path(path), content)
 
-    def draw(self, path: str | Path, *, max_edges: int = 400, title: str | None = None) -> None:
+    def draw(self, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> None:
         """Draw a static figure, .svg, .pdf or .png, with edges coloured by gate type. See `gatewise.draw`."""
         from gatewise.draw import draw
 
