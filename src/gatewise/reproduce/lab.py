@@ -34,6 +34,7 @@ class Lab:
         self.folder = folder
         self.store = Store(folder / "store")
         self._tasks: dict[str, Task] = {}
+        self._circuits: dict[tuple[str, str, str, int], dict[int, Circuit]] = {}  # read from the store once
         torch.set_num_threads(preset.threads)
 
     @cached_property
@@ -66,6 +67,12 @@ class Lab:
 
     def circuits(self, task: str, method: str, direction: SearchDirection, seed: int = 0) -> dict[int, Circuit]:
         """Circuits by their number of edges. Searched now, unless they are in the store."""
+        asked = (task, method, direction, seed)
+        if asked not in self._circuits:
+            self._circuits[asked] = self._search(*asked)
+        return self._circuits[asked]
+
+    def _search(self, task: str, method: str, direction: SearchDirection, seed: int) -> dict[int, Circuit]:
         sizes = self.sizes(method)
         parameters = self.preset.parameters.get(method, {})
         pairs = self.pairs(task, method, seed)
