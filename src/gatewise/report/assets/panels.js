@@ -111,7 +111,7 @@ function showGates(panel, back, node, select) {
     if (!edges.length) continue;
     const tables = data.tables.filter((table) => model.edges[table.edges[0]].port === port && table.edges.every((id) => model.edges[id].visible));
     const formulas = TYPES.map((type) => [type, edges.filter((edge) => edge.type === type)]).filter(([, some]) => some.length).map(([type, some]) =>
-      el("div", {}, typeName(type), el("p", { class: "formula" }, some.map((edge) => edge.from.name).join(` ${SIGN[type]} `))));
+      el("div", {}, typeName(type), el("p", { class: "formula" }, some.slice().sort((a, b) => b.strength - a.strength).map((edge) => edge.from.name).join(` ${SIGN[type]} `))));
     const lines = edges.slice().sort((a, b) => b.strength - a.strength).map((edge) => el("tr", {},
       el("td", {}, el("button", { type: "button", class: "link", on: { click: () => select({ edge: edge.id }) } }, edge.from.name)),
       el("td", {}, number(data.edges.score.ns[edge.id], 2)), el("td", {}, number(data.edges.score.dn[edge.id], 2)),
