@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -187,7 +188,16 @@ _lab: Lab | None = None  # of a process of the pool
 
 def _start(preset: Preset, folder: str) -> None:
     global _lab
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _lab = Lab(preset, Path(folder))
+
+
+def _end_with_parent() -> None:
+    """A killed run must not leave processes behind that wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _do_here(task: Cell | Job) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")
 _FORGET = "forget"
-_FEW = (2, 5)  # edges
+_FEW = (1, 2, 5)  # edges
 _GONE = 0.8  # of the way from the whole model to the corrupted run: then a behaviour counts as gone
 _KEPT = 0.1  # accuracy that may be lost of what is to be kept
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
@@ -256,6 +256,7 @@ def _figure(
         size_axis(at, sizes)
         at.set_xlabel("edges removed")
         at.set_title(METHOD_NAMES[method])
+    axes[0][0].set_ylim(-0.03, 1.03)
     axes[0][0].set_ylabel("accuracy of G-C")
     figure.legend(handles=_legend(sets), loc="outside lower center", ncols=4)
     return figure

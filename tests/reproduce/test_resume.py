@@ -1,0 +1,70 @@
+"""A reproduction that is killed at random moments and started again ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ARGUMENTS = [
+    *("reproduce", "completeness", "graph-study", "unlearning", "--preset", "quick", "--workers", "2"),
+    *("--methods", "eap", "--tasks", "ioi", "--sizes", "5,20", "--seeds", "2", "--pairs", "2", "--held-out", "4"),
+]
+KILLS = 3
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    program = "from gatewise.cli.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.argv[0] = 'gatewise'; {program}", *ARGUMENTS, "--out", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    """All that was found; the command names the folder."""
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    del results["about"]["command"]
+    return results
+
+
+def _finish(folder: Path) -> None:
+    run = _start(folder)
+    _, said = run.communicate(timeout=600)
+    assert run.returncode == 0, said.decode()
+
+
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    rng = random.Random(seed)
+    began = time.monotonic()
+    _finish(tmp_path / "at once")
+    whole = time.monotonic() - began
+    killed = 0
+    for _ in range(KILLS):
+        run = _start(tmp_path / "killed")
+        time.sleep(whole * rng.uniform(0.2, 0.9))
+        workers = psutil.Process(run.pid).children(recursive=True) if run.poll() is None else []
+        killed += run.poll() is None
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        _, alive = psutil.wait_procs(workers, timeout=30)
+        assert not alive, f"{alive} outlive a killed run"
+    _finish(tmp_path / "killed")
+    assert killed, f"seed {seed}: every run had ended before it was killed"
+    assert _results(tmp_path / "killed") == _results(tmp_path / "at once"), f"seed {seed}"
+    for page in ("summary.md", "summary.html"):
+        one, two = ((tmp_path / name / page).read_text() for name in ("at once", "killed"))
+        assert one.replace("at once", "") == two.replace("killed", ""), f"seed {seed}"
+    figures = sorted(path.name for path in (tmp_path / "killed" / "figures").glob("*.svg"))
+    assert figures == sorted(path.name for path in (tmp_path / "at once" / "figures").glob("*.svg"))
