@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +26,12 @@ _FORMAT = 1
 _WHAT = "a circuit file (EAP-IG/MIB JSON or Edge-Pruning's list of edges)"
 _MAX_SIZE = {"n_layers": 1_000, "n_heads": 1_000, "d_model": 1_000_000}
 _MOST_NODES = 2_000  # of a logic model: its table of edges grows with their square
+EdgeListNames = Literal["eap-ig", "edge-pruning-gpt2", "edge-pruning-llama"]
+_EDGE_LIST_NAMES: dict[EdgeListNames, tuple[tuple[str, ...], str]] = {
+    "eap-ig": (("input",), "logits"),
+    "edge-pruning-gpt2": (("tok_embeds", "pos_embeds"), "resid_post"),
+    "edge-pruning-llama": (("embeds",), "resid_post"),
+}
 _EDGE_PRUNING_NAMES = {"embeds": "input", "tok_embeds": "input", "pos_embeds": "input", "resid_post": "logits"}
 
 
@@ -59,10 +65,21 @@ def save_circuit(circuit: Circuit, path: str | Path) -> None:
     write_json(Path(path), circuit_to_json(circuit))
 
 
-def save_edge_list(circuit: Circuit, path: str | Path) -> None:
-    """Write Edge-Pruning's format: `[["a5.h9", "a9.h6.q"], ...]`."""
-    pairs = [name.split("->") for name in circuit.edges]
-    write_json(Path(path), [[sender, port.replace("<", ".").rstrip(">")] for sender, port in pairs])
+def save_edge_list(circuit: Circuit, path: str | Path, *, names: EdgeListNames = "eap-ig") -> None:
+    """Write Edge-Pruning's format: `[["a5.h9", "a9.h6.q"], ...]`.
+
+    names: what stands for `input` and `logits`. Edge-Pruning's GPT-2 has two nodes for the input, so that an edge from
+    it is written twice.
+    """
+    if names not in _EDGE_LIST_NAMES:
+        raise GatewiseError(f"names is one of {', '.join(_EDGE_LIST_NAMES)}, got {names!r}.")
+    sources, sink = _EDGE_LIST_NAMES[names]
+    pairs = []
+    for name in circuit.edges:
+        sender, port = name.split("->")
+        port = sink if port == "logits" else port.replace("<", ".").rstrip(">")
+        pairs += [[source, port] for source in (sources if sender == "input" else (sender,))]
+    write_json(Path(path), pairs)
 
 
 def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
