@@ -50,8 +50,8 @@ def cluster(workers: int) -> Iterator[str]:
 
 
 @contextmanager
-def killer(kills: int, pause: float) -> Iterator[list[int]]:
-    """Kill so many of our cluster's workers in the middle of a cell, one after the other."""
+def killer(kills: int, cells: int, store: Path) -> Iterator[list[int]]:
+    """Kill so many of our cluster's workers in the middle of a cell, spread over the sweep."""
     killed: list[int] = []
     done = threading.Event()
 
@@ -67,11 +67,11 @@ def killer(kills: int, pause: float) -> Iterator[list[int]]:
 
     def kill() -> None:
         while not done.is_set() and len(killed) < kills:
-            for child in busy()[-1:]:
+            stored = sum(1 for _ in store.glob("*/*/arrays.safetensors"))  # a search of each cell
+            for child in busy()[-1:] if stored >= len(killed) * cells // kills else ():
                 os.kill(child.pid, signal.SIGKILL)
                 killed.append(child.pid)
-                done.wait(pause)
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -82,11 +82,11 @@ def killer(kills: int, pause: float) -> Iterator[list[int]]:
         thread.join()
 
 
-def compare(grid: dict[str, Any], folder: Path, workers: int, kills: int, pause: float) -> None:
+def compare(grid: dict[str, Any], folder: Path, workers: int, kills: int) -> None:
     asked = grid_from(grid)
     serial = run_sweep(asked, folder / "serial")
     assert serial.complete
-    with cluster(workers) as address, killer(kills, pause) as killed:
+    with cluster(workers) as address, killer(kills, len(asked), folder / "ray" / "store") as killed:
         report = run_sweep(asked, folder / "ray", ray=address, retries=kills)
     assert len(set(killed)) == kills
     assert report.failures == ()
@@ -100,13 +100,13 @@ def compare(grid: dict[str, Any], folder: Path, workers: int, kills: int, pause:
 
 
 def test_a_sweep_on_ray_whose_workers_die_equals_the_serial_one(tmp_path: Path) -> None:
-    compare({**GRID, "methods": ["eap"]}, tmp_path, workers=2, kills=1, pause=0)
+    compare({**GRID, "methods": ["eap"]}, tmp_path, workers=2, kills=1)
 
 
 @pytest.mark.slow
 def test_200_cells(tmp_path: Path) -> None:
     grid = {**GRID, "methods": ["eap"], "sizes": [20, 40, 60, 80], "seeds": list(range(25))}
-    compare(grid, tmp_path, workers=4, kills=12, pause=5)
+    compare(grid, tmp_path, workers=4, kills=12)
 
 
 def test_no_cluster_there(tmp_path: Path) -> None:
