@@ -19,6 +19,7 @@ from gatewise.cli.evaluate import evaluate_command
 from gatewise.cli.gates import gates_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
+from gatewise.cli.plan import plan_command
 from gatewise.cli.reproduce import reproduce_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
@@ -65,6 +66,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "discover": discover_command,
         "gates": gates_command,
         "sweep": sweep_command,
+        "plan": plan_command,
     },
     "Measure, compare, exchange": {
         "evaluate": evaluate_command,

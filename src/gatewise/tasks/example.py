@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,11 @@ class TokenExample:
     """The same pair as token ids."""
 
     text: Example
-    clean: list[int]
-    corrupted: list[int]
+    clean: Sequence[int]
+    corrupted: Sequence[int]
     right: list[int]
     wrong: list[int]
+
+    def compact(self) -> TokenExample:
+        """The same in a fifth of the memory, for those who keep thousands."""
+        return replace(self, clean=array("q", self.clean), corrupted=array("q", self.corrupted))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +54,7 @@ class Pairs:
         vocabulary: str = "",
     ) -> Pairs:
         """Make pairs from token ids. An answer is one token id, or a list of ids any of which counts."""
-        clean_rows, corrupted_rows = [list(map(int, r)) for r in clean], [list(map(int, r)) for r in corrupted]
+        clean_rows, corrupted_rows = list(clean), list(corrupted)
         counts = {len(clean_rows), len(corrupted_rows), len(right), len(wrong)}
         if len(counts) > 1 or not clean_rows:
             raise GatewiseError(
@@ -63,7 +64,7 @@ class Pairs:
         if margin not in ("logit", "probability"):
             raise GatewiseError(f"margin is 'logit' or 'probability', got {margin!r}.")
         for i, (a, b) in enumerate(zip(clean_rows, corrupted_rows, strict=True)):
-            if len(a) != len(b) or not a:
+            if len(a) != len(b) or len(a) == 0:
                 raise GatewiseError(
                     f"pair {i}: the clean prompt has {len(a)} tokens and the corrupted one {len(b)}; "
                     f"both need the same number, at least one. Choose a corruption of equal token length."
@@ -167,9 +168,11 @@ class Pairs:
         return card("Pairs", summary, ("clean", "corrupted"), texts)
 
 
-def _left_padded(rows: list[list[int]]) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[0] * (width - len(row)) + row for row in rows])
+def _left_padded(rows: Sequence[Sequence[int] | Tensor]) -> Tensor:
+    found = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)  # row by row: lists of thousands would be large
+    for i, row in enumerate(rows):
+        found[i, -len(row) :] = row
+    return torch.from_numpy(found)
 
 
 def _answers(answers: Sequence[int | Sequence[int]], side: str) -> Tensor:

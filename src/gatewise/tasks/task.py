@@ -116,7 +116,7 @@ def _generate(
             new = example.clean not in found and not taken & {example.clean, example.corrupted}
             try:
                 if new:
-                    found[example.clean] = encoder.encode(example)
+                    found[example.clean] = encoder.encode(example).compact()
                     misses = 0
                     continue
             except GatewiseError as error:

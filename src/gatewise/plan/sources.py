@@ -1,0 +1,75 @@
+"""From a name or a folder to a model without weights, and pairs of the length that a task has on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatewise.errors import GatewiseError
+from gatewise.graph import QKV
+from gatewise.models.config import empty_model, read_config
+from gatewise.models.fetch import DOWNLOADS, cached
+from gatewise.models.loader import TINY_FOLDER, _number_type, _tokenizer
+from gatewise.models.model import Model
+from gatewise.models.transformer import adapt
+from gatewise.plan.shapes import KNOWN, known_shape
+from gatewise.tasks import task as make_task
+from gatewise.tasks.pairs import Pairs
+
+_TYPICAL = {"ioi": (20, 7), "gt": (19, 8), "sa": (6, 3)}  # tokens, and columns from the first difference on: SmolLM2's
+_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M"}  # where a built-in name's shape is, while it is not fetched
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is planned for."""
+
+    model: Model  # on the meta device
+    measured_tokens: bool  # whether its own tokenizer made the pairs, or their length is the usual one
+    pairs: Pairs
+
+
+def subject(source: str, task: str, examples: int, dtype: str, qkv: QKV = "split") -> Subject:
+    """A model without weights and the pairs of a task for it. Needs config.json, or a well-known name; no network."""
+    name, config, folder = _config(source)
+    module = empty_model(config, name).to(_number_type(dtype))
+    tokenizer = None if folder is None else _tokenizer(folder)
+    model = adapt(module, tokenizer=tokenizer, name=name, qkv=qkv)
+    if tokenizer is not None:
+        return Subject(model, True, make_task(task, model, examples=examples, test_examples=1).train)
+    if task not in _TYPICAL:
+        raise GatewiseError(
+            f"there is no tokenizer for {name}, so the length of {task!r} on it is not known; the length is known for "
+            f"{', '.join(_TYPICAL)}. Give a folder with config.json and tokenizer.json, or one of these tasks."
+        )
+    width, window = _TYPICAL[task]
+    clean = torch.zeros(examples, width, dtype=torch.long)
+    corrupted = clean.clone()
+    corrupted[:, -window:] = 1
+    return Subject(model, False, Pairs.from_tokens(clean, corrupted, [1] * examples, [2] * examples, name=task))
+
+
+def _config(source: str) -> tuple[str, dict[str, Any], Path | None]:
+    """Name, configuration and folder, if there is one."""
+    if source.startswith("planted:"):
+        raise GatewiseError(f"{source} has a handful of edges and needs no plan; just run it.")
+    if source == "tiny":
+        return source, read_config(TINY_FOLDER), TINY_FOLDER
+    fetched = cached(source) if source in DOWNLOADS else None
+    if fetched is not None:
+        return source, read_config(fetched), fetched
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise GatewiseError(f"{path} has no config.json; expected a folder with one. No weights are needed.")
+        return path.resolve().name, read_config(path), path
+    found = known_shape(_NAMES.get(source, source))
+    if found is None:
+        raise GatewiseError(
+            f"{source!r} is neither a folder nor one of the models whose shape we know ({', '.join(sorted(KNOWN))}). "
+            f"Download its config.json alone (and tokenizer.json, if you like) and give the folder: no weights needed."
+        )
+    return *found, None
