@@ -81,6 +81,9 @@ def test_what_is_stored_is_not_computed_again(serial: Path, monkeypatch: pytest.
     assert larger.forecast.missing == 4
     assert larger.forecast.seconds is not None
     assert "4 to compute, about" in told[-1]
+    assert larger.forecast.peak is not None
+    assert 1e8 < larger.forecast.peak < 2e9  # tiny, and Python with torch
+    assert "GB in each process" in told[-1]
 
 
 def test_cells_that_fail_are_reported_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError
 from gatewise.files import write_json
@@ -16,6 +16,9 @@ from gatewise.store import Store
 from gatewise.sweep.grid import Cell, Grid
 from gatewise.sweep.pools import in_processes, in_this_process, on_ray
 from gatewise.sweep.table import Row, rows_of, write_csv, write_parquet
+
+if TYPE_CHECKING:
+    from gatewise.plan import Forecast as Plan
 
 TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
 
@@ -27,15 +30,18 @@ class Forecast:
     cells: int
     missing: int
     measured: int  # cells in the store whose time is known
-    seconds: float | None  # for the missing ones, one at a time; None where nothing like them was measured
+    seconds: float | None  # for the missing ones, one at a time; None where nothing is known about them
+    peak: int | None = None  # bytes of the largest missing search, in its process
 
     def __str__(self) -> str:
         done = f"{self.cells} cells, {self.cells - self.missing} in the store, {self.missing} to compute"
         if self.missing == 0:
             return done
+        size = "" if self.peak is None else f", at most {self.peak / 1e9:.1f} GB in each process"
         if self.seconds is None:
-            return f"{done}; how long that takes is not known before cells like them were computed"
-        return f"{done}, about {self.seconds:,.0f} s one at a time (from {self.measured} measured)"
+            return f"{done}{size}; how long that takes is not known before cells like them were computed"
+        source = f"from {self.measured} measured" if self.measured else "by their operations, evaluation left out"
+        return f"{done}, about {self.seconds:,.0f} s one at a time ({source}){size}"
 
 
 @dataclass(frozen=True)
@@ -160,18 +166,47 @@ def _recalled(names: dict[Cell, dict[str, Any]], store: Store) -> dict[Cell, Any
 
 
 def _forecast(cells: Sequence[Cell], found: dict[Cell, Any], missing: Sequence[Cell]) -> Forecast:
-    """From the median of measured cells that are alike: model, task, method and direction; else model and method."""
+    """Time from the median of measured cells that are alike (model, task, method and direction; else model and method),
+    else from the plan of their searches; memory from that plan."""
     alike: dict[tuple[str, ...], list[float]] = {}
     for cell, known in found.items():
         for kind in _kinds(cell):
             alike.setdefault(kind, []).append(known["seconds"])
-    times = []
+    plans = _plans(missing)
+    times, peaks = [], []
     for cell in missing:
-        known = next((alike[kind] for kind in _kinds(cell) if kind in alike), None)
-        times.append(None if known is None else statistics.median(known))
+        known, plan = next((alike[kind] for kind in _kinds(cell) if kind in alike), None), plans[_planned(cell)]
+        times.append(statistics.median(known) if known is not None else None if plan is None else plan.seconds)
+        peaks.append(None if plan is None else plan.peak)
     known_times = [one for one in times if one is not None]
     seconds = sum(known_times) if len(known_times) == len(missing) else None
-    return Forecast(len(cells), len(missing), len(found), seconds)
+    return Forecast(
+        len(cells), len(missing), len(found), seconds, max((p for p in peaks if p is not None), default=None)
+    )
+
+
+def _planned(cell: Cell) -> tuple[Any, ...]:
+    """What the plan of a search depends on."""
+    edges = max(cell.sizes, default=None)
+    return (cell.model, cell.task, cell.method, cell.direction, cell.examples, edges, cell.dtype, cell.memory)
+
+
+def _plans(missing: Sequence[Cell]) -> dict[tuple[Any, ...], Plan | None]:
+    """One for each kind of search; None for those that have none, such as planted models or methods of others."""
+    from gatewise.plan import forecast
+
+    plans: dict[tuple[Any, ...], Plan | None] = {}
+    kinds = list(dict.fromkeys(_planned(cell) for cell in missing))
+    with progress_bar("planning", len(kinds)) as bar:
+        for kind in kinds:
+            model, task, method, direction, examples, edges, dtype, memory = kind
+            more = {"examples": examples, "edges": edges, "dtype": dtype or "float32", "memory": memory}
+            try:
+                plans[kind] = forecast(model, task, method, direction, **more)
+            except GatewiseError:
+                plans[kind] = None
+            bar.advance()
+    return plans
 
 
 def _kinds(cell: Cell) -> tuple[tuple[str, ...], ...]:
