@@ -6,7 +6,9 @@ valid files, made here by the code that writes them.
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import struct
 import tempfile
 import warnings
@@ -166,7 +168,9 @@ def _read_grid(content: bytes) -> None:
 def _folder() -> Path:
     """A folder for the targets that need one; memory where the system has a file system of memory."""
     memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="gatewise-fuzz-", dir=memory if memory.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="gatewise-fuzz-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _entries() -> list[bytes]:
