@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -70,8 +71,9 @@ def on_ray(cells: Sequence[Cell], root: str, retries: int, address: str) -> Ende
     ours = not ray.is_initialized()
     if ours:
         try:
+            _knock(address)
             ray.init(address=address, log_to_driver=False, logging_level="error")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise GatewiseError(
                 f"there is no Ray cluster at {address!r} ({_first_line(error)}). Start one with `ray start --head`, "
                 f"or leave --ray out."
@@ -100,6 +102,14 @@ def _ray() -> Any:
     except ImportError as error:
         raise GatewiseError("--ray needs Ray: pip install 'gatewise[ray]', on every machine of the cluster.") from error
     return ray
+
+
+def _knock(address: str) -> None:
+    """An OSError if nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
+            pass
 
 
 def _tried(run: Callable[[Cell, str], str], cell: Cell, root: str, retries: int) -> str:
