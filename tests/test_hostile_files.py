@@ -135,6 +135,13 @@ def test_pairs_within_limits(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         parse_rows(rows, Path(name))
 
 
+def test_grid_with_a_threshold_beyond_floats(tmp_path: Path) -> None:
+    grid = f'models = "tiny"\ntasks = "ioi"\nmethods = "eap"\nthresholds = {"9" * 500}\n'
+    (tmp_path / "grid.toml").write_text(grid)
+    with pytest.raises(GatewiseError, match="thresholds: expected a whole number of at most 18 digits, got one of 500"):
+        read_grid(tmp_path / "grid.toml")
+
+
 def test_grid_with_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(f"seeds = {'9' * 5000}\n")
     with pytest.raises(GatewiseError, match="not valid TOML"):

@@ -183,7 +183,7 @@ def test_search(open_page: Open, data: dict[str, Any]) -> None:
 def test_edges_are_drawn_in_the_colours_of_their_types(open_page: Open, data: dict[str, Any]) -> None:
     page = open_page(data)
     page.locator("#filters summary").click()
-    palette = {"AND": (0, 114, 178), "OR": (213, 94, 0), "ADDER": (0, 158, 115)}
+    palette = {"AND": (0, 114, 178), "OR": (0, 158, 115), "ADDER": (213, 94, 0)}
     mean_colour = """() => {
       const base = document.getElementById("base"), copy = document.createElement("canvas"), sum = [0, 0, 0, 0];
       [copy.width, copy.height] = [base.width, base.height];

@@ -18,6 +18,7 @@ else:
     import tomli as tomllib
 
 MOST_CELLS = 1_000_000
+_TOO_LARGE = 10**18
 _MOST_BYTES = 1 << 20
 _NUMBERS = (int, float)
 
@@ -198,6 +199,8 @@ def _one(value: Any, name: str, kinds: tuple[type, ...]) -> Any:
         raise GatewiseError(f"{name}: expected {expected}, got {value!r}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise GatewiseError(f"{name}: expected a finite number, got {value!r}.")
+    if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+        raise GatewiseError(f"{name}: expected a whole number of at most 18 digits, got one of {len(str(value))}.")
     return value
 
 
