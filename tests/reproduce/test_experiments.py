@@ -8,6 +8,7 @@ import torch
 
 from gatewise import load_model
 from gatewise.evaluation.incompleteness import SampledColumn
+from gatewise.errors import GatewiseError
 from gatewise.reproduce.contract import Outcome, Verdict
 from gatewise.reproduce.experiments import EXPERIMENTS, capabilities, completeness_metrics, contribution, gate_ablation
 from gatewise.reproduce.experiments.completeness import judge_widest
@@ -217,6 +218,15 @@ def test_stability_of_known_circuits() -> None:
     without = [found.difference(i) for i in range(3)]  # distances without the first, the second, the third
     assert without == pytest.approx([2 - 2, 4 - 2, 2 - 0])
     assert found.error == pytest.approx(math.sqrt(2 / 3 * sum((d - sum(without) / 3) ** 2 for d in without)))
+
+
+def test_stability_leaves_out_methods_with_one_seed() -> None:
+    stability = EXPERIMENTS["stability"]
+    some = BOTH.changed(stability_seeds={"eap": 2, "edge-pruning": 1})
+    assert {cell.method for cell in stability.cells(some)} == {"eap"}
+    stability.check(some)
+    with pytest.raises(GatewiseError, match="several seeds, and there is one"):
+        stability.check(BOTH.changed(stability_seeds=1))
 
 
 def test_growth() -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuit import Circuit
+from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap
 from gatewise.methods.calibration import rank_correlation
 from gatewise.methods.contract import SearchDirection
@@ -24,6 +25,7 @@ from gatewise.reproduce.contract import (
     DIRECTION_NAMES,
     METHOD_NAMES,
     TASK_NAMES,
+    Cell,
     Experiment,
     Judgement,
     Outcome,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gatewise.reproduce.lab import Lab
+    from gatewise.reproduce.presets import Preset
 
 _COMPARED: tuple[SearchDirection, ...] = ("ns", "ns+dn")
 Spreads = Mapping[tuple[str, str, int], "Spread"]  # by task, method, size
@@ -100,11 +103,25 @@ def judge_growth(curves: Sequence[Sequence[float]]) -> tuple[Judgement, int]:
     return ("holds" if share >= 0.8 else "holds partly" if share > 0.5 else "does not hold"), rising
 
 
+def _methods(preset: Preset) -> list[str]:
+    """Those with seeds to compare."""
+    return [method for method in preset.methods if preset.stability_seeds[method] > 1]
+
+
+def _check(preset: Preset) -> None:
+    if not _methods(preset):
+        raise GatewiseError("stability compares the circuits of several seeds, and there is one; use --seeds 3 or so.")
+
+
+def _cells(preset: Preset) -> list[Cell]:
+    return grid(preset, methods=_methods(preset), directions=_COMPARED, seeds=preset.stability_seeds)
+
+
 def _run(lab: Lab) -> Outcome:
     spreads = {
         (task, method, size): found
         for task in lab.preset.tasks
-        for method in lab.preset.methods
+        for method in _methods(lab.preset)
         for size, found in _measure(lab, task, method).items()
     }
     return Outcome(
@@ -136,7 +153,7 @@ def _measure(lab: Lab, task: str, method: str) -> dict[int, Spread]:
 
 def _differences(lab: Lab, spreads: Spreads) -> Table:
     """The paper's layout."""
-    columns = [(task, method) for task in lab.preset.tasks for method in lab.preset.methods]
+    columns = [(task, method) for task in lab.preset.tasks for method in _methods(lab.preset)]
     rows: list[list[str | int | None]] = []
     for size in sorted({size for _, _, size in spreads}):
         cells = [spreads.get((task, method, size)) for task, method in columns]
@@ -153,7 +170,7 @@ def _distances(lab: Lab, spreads: Spreads) -> list[Table]:
     """The distances themselves, and Jaccard, a table for each task."""
     found = []
     for task in lab.preset.tasks:
-        columns = [(method, direction) for method in lab.preset.methods for direction in _COMPARED]
+        columns = [(method, direction) for method in _methods(lab.preset) for direction in _COMPARED]
         rows: list[list[str | int | None]] = []
         for size in sorted({size for _, _, size in spreads}):
             cells = [(spreads.get((task, method, size)), direction) for method, direction in columns]
@@ -165,7 +182,7 @@ def _distances(lab: Lab, spreads: Spreads) -> list[Table]:
 
 
 def _verdicts(lab: Lab, spreads: Spreads) -> list[Verdict]:
-    methods, tasks = lab.preset.methods, lab.preset.tasks
+    methods, tasks = _methods(lab.preset), lab.preset.tasks
     everywhere = Comparison(tuple(one.difference() for one in spreads.values()))
     clear = [one.difference() / one.error for one in spreads.values() if one.error > 0]
     by_method = ", ".join(
@@ -210,7 +227,7 @@ def _verdicts(lab: Lab, spreads: Spreads) -> list[Verdict]:
 
 
 def _figure(lab: Lab, spreads: Spreads) -> Figure:
-    methods, tasks = lab.preset.methods, lab.preset.tasks
+    methods, tasks = _methods(lab.preset), lab.preset.tasks
     drawn, axes = panels(len(tasks), len(methods), sharey=True)
     edges = lab.model.graph.n_edges
     for row, task in enumerate(tasks):
@@ -242,7 +259,7 @@ def _error(spread: Spread) -> str:
 
 
 def _seeds(lab: Lab) -> str:
-    return seeds_note({m: lab.preset.stability_seeds[m] for m in lab.preset.methods}, METHOD_NAMES)
+    return seeds_note({m: lab.preset.stability_seeds[m] for m in _methods(lab.preset)}, METHOD_NAMES)
 
 
 EXPERIMENT = Experiment(
@@ -252,5 +269,6 @@ EXPERIMENT = Experiment(
     "Pruning, and more so with more edges.",
     labels=("tabdifferencehamming",),
     run=_run,
-    cells=lambda preset: grid(preset, directions=_COMPARED, seeds=preset.stability_seeds),
+    cells=_cells,
+    check=_check,
 )
