@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gatewise import load_model
-from gatewise.evaluation.incompleteness import SampledColumn
 from gatewise.errors import GatewiseError
+from gatewise.evaluation.incompleteness import SampledColumn
 from gatewise.reproduce.contract import Outcome, Verdict
 from gatewise.reproduce.experiments import EXPERIMENTS, capabilities, completeness_metrics, contribution, gate_ablation
 from gatewise.reproduce.experiments.completeness import judge_widest
