@@ -21,8 +21,10 @@ from gatewise.cli.options import (
     MemoryOption,
     ModelArgument,
     SeedOption,
+    StoreOption,
     TaskOption,
     load,
+    opened_store,
 )
 from gatewise.errors import GatewiseError, GatewiseWarning
 
@@ -42,7 +44,7 @@ def discover_command(
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
-    store: Annotated[Path | None, typer.Option(help="Folder that keeps results, so that none is found twice.")] = None,
+    store: StoreOption = None,
     memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,10 +64,11 @@ def discover_command(
     from gatewise.methods import discover
     from gatewise.tasks import task as make_task
 
+    kept = opened_store(store)
     loaded = load(model)
     pairs = make_task(task, loaded, examples=examples, seed=seed).train
     chosen = cast("SearchDirection", direction)  # checked by discover
-    options: dict[str, Any] = {"seed": seed, "memory": memory, "store": store, **parameters}
+    options: dict[str, Any] = {"seed": seed, "memory": memory, "store": kept, **parameters}
     with warnings_as_lines():
         if threshold is None:
             found = discover(loaded, pairs, method, chosen, edges=sizes, **options)

@@ -20,8 +20,10 @@ from gatewise.cli.options import (
     MemoryOption,
     ModelArgument,
     SeedOption,
+    StoreOption,
     TaskOption,
     load,
+    opened_store,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def gates_command(
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
-    store: Annotated[Path | None, typer.Option(help="Folder that keeps results, so that none is found twice.")] = None,
+    store: StoreOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the gates.")] = None,
     figure: Annotated[Path | None, typer.Option("--draw", help="File for a figure: .svg, .pdf or .png.")] = None,
     memory: MemoryOption = None,
@@ -81,6 +83,7 @@ def gates_command(
     if figure is not None:
         check_can_draw(figure)
 
+    kept = opened_store(store)
     loaded, pairs = _problem(model, task, examples, seed)
     with warnings_as_lines():
         gates = find_gates(
@@ -95,7 +98,7 @@ def gates_command(
             joint=joint,
             seed=seed,
             memory=memory,
-            store=store,
+            store=kept,
             **parameters,
         )
     if out is not None:

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from gatewise.models.model import Model
+    from gatewise.store import Store
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -34,7 +35,19 @@ TaskOption = Annotated[
 ExamplesOption = Annotated[int, typer.Option("--examples", "-n", help="How many pairs.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the pairs and of everything random.")]
 MemoryOption = Annotated[str | None, typer.Option("--memory", help="Budget for activations, such as 8GB [4GB].")]
+StoreOption = Annotated[
+    str | None, typer.Option("--store", help="Folder, or URL such as s3://bucket/runs, that keeps results.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def opened_store(place: str | None) -> Store | None:
+    """The store, opened before models are loaded and searches made: what is wrong with its address is said first."""
+    if place is None:
+        return None
+    from gatewise.store import Store
+
+    return Store(place)
 
 
 def load(name: str) -> Model:

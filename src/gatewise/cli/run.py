@@ -23,6 +23,7 @@ from gatewise.cli.options import (
     SeedOption,
     TaskOption,
     load,
+    opened_store,
 )
 from gatewise.errors import GatewiseError
 
@@ -47,7 +48,7 @@ def run_command(
     seed: SeedOption = 0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for all files [runs/MODEL-TASK-...].")] = None,
-    store: Annotated[Path | None, typer.Option(help="Folder that keeps searches [OUT/store].")] = None,
+    store: Annotated[str | None, typer.Option(help="Folder or URL that keeps searches [OUT/store].")] = None,
     memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,6 +70,7 @@ def run_command(
     _make_folder(folder)
     from gatewise.report.investigate import investigate
 
+    kept = opened_store(str(folder / "store") if store is None else store)
     loaded = load(model)
     with warnings_as_lines():
         found = investigate(
@@ -81,7 +83,7 @@ def run_command(
             random_circuits=random,
             seed=seed,
             memory=memory,
-            store=store or folder / "store",
+            store=kept,
             command=shlex.join(command),
             **parameters,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,12 +21,12 @@ runs_app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-StoreOption = Annotated[Path, typer.Option("--store", "-s", help="The folder that keeps results.")]
+PlaceOption = Annotated[str, typer.Option("--store", "-s", help="The folder or URL that keeps results.")]
 EXIT_DAMAGED = 1
 
 
 @runs_app.command("list")
-def list_command(store: StoreOption, as_json: JsonOption = False) -> None:
+def list_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     """List results and checkpoints, the newest last."""
     from gatewise.store.care import list_entries
 
@@ -42,14 +41,15 @@ def list_command(store: StoreOption, as_json: JsonOption = False) -> None:
 @runs_app.command("show")
 def show_command(
     key: Annotated[str, typer.Argument(help="The key of an entry, or how it begins.")],
-    store: StoreOption,
+    store: PlaceOption,
     as_json: JsonOption = False,
 ) -> None:
     """Show what was asked and what came out, once its checksums hold."""
     from gatewise.store.care import content, find_entry
 
-    entry = find_entry(_store(store), key)
-    said = content(entry)
+    kept = _store(store)
+    entry = find_entry(kept, key)
+    said = content(kept, entry)
     if as_json:
         print(json.dumps({**_plain(entry), **said}, indent=2))
         return
@@ -60,7 +60,7 @@ def show_command(
 
 
 @runs_app.command("verify")
-def verify_command(store: StoreOption, as_json: JsonOption = False) -> None:
+def verify_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     """Verify every entry's checksums and content; exit with 1 if one is damaged. Changes nothing."""
     from gatewise.store.care import verify
 
@@ -80,7 +80,7 @@ def verify_command(store: StoreOption, as_json: JsonOption = False) -> None:
 
 @runs_app.command("gc")
 def gc_command(
-    store: StoreOption,
+    store: PlaceOption,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="Also checkpoints of unfinished searches.")
     ] = False,
@@ -99,10 +99,10 @@ def gc_command(
     print(f"{'would remove' if dry_run else 'removed'} {len(found)}, {sum(entry.bytes for entry in found):,} bytes")
 
 
-def _store(folder: Path) -> Store:
+def _store(place: str) -> Store:
     from gatewise.store import Store
 
-    return Store(folder)
+    return Store(place)
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

@@ -17,7 +17,7 @@ EXIT_INCOMPLETE = 1
 def sweep_command(
     grid: Annotated[Path, typer.Argument(help="TOML file: models, tasks, methods, directions, sizes, seeds.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the table; made if it is not there.")],
-    store: Annotated[Path | None, typer.Option(help="Folder that keeps results [OUT/store].")] = None,
+    store: Annotated[str | None, typer.Option(help="Folder or URL that keeps results [OUT/store].")] = None,
     workers: Annotated[int, typer.Option(help="Processes of this machine.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = None,
     retries: Annotated[int, typer.Option(help="Further tries of a cell whose process dies.")] = 2,

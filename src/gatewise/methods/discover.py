@@ -94,8 +94,8 @@ def discover(
     """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
 
     `direction`: `ns` (noising), `dn` (denoising), `ns+dn` (both, combined as the method's `combine` says).
-    `store`: a folder that keeps results; what was found before with the same weights, pairs and settings is read there,
-    and a search that was interrupted goes on from its last checkpoint.
+    `store`: a folder or URL that keeps results; what was found before with the same weights, pairs and settings is read
+    there, and a search that was interrupted goes on from its last checkpoint.
     Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
     chosen, config = _method(method, parameters)

@@ -6,7 +6,8 @@
 
 An entry is written under a temporary name, flushed to disk and renamed: it is there as a whole or not at all, also
 when two processes write it at once. It is verified when read; a damaged one is set aside and never trusted. No pickle.
-A search that takes long keeps its state in a checkpoint beside the place of its result.
+A search that takes long keeps its state in a checkpoint beside the place of its result. A store may also be at a URL:
+see `gatewise.store.remote`.
 """
 
 from gatewise.store.checkpoints import Checkpoint

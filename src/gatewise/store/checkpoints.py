@@ -38,6 +38,7 @@ class Saved:
 
     state: Any  # plain data
     arrays: Mapping[str, Tensor]
+    number: int = 0  # how many times the search has saved its state, in all of its starts
 
 
 class Checkpoint:
@@ -45,6 +46,7 @@ class Checkpoint:
 
     def __init__(self, path: Path | None = None, key: str = "") -> None:
         self.path, self._key = path, key
+        self._number = 0
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
@@ -62,32 +64,42 @@ class Checkpoint:
         except OSError as error:
             raise GatewiseError(f"cannot read the checkpoint {self.path}: {error.strerror}.") from error
         try:
-            return self._unpacked(content)
+            saved = self._unpacked(content)
         except entries.DamagedError as damage:
             self._set_aside(self.path, str(damage))
             return None
+        self._number = saved.number
+        return saved
 
     def check(self) -> None:
         """Raise DamagedError if the file is not what was written. Other versions are no damage."""
         if self.path is not None:
-            self._parsed(self.path.read_bytes())
+            self.check_content(self.path.read_bytes())
+
+    def check_content(self, content: bytes) -> None:
+        """The same of a file's content."""
+        self._parsed(content)
 
     def save(self, state: Any, arrays: Mapping[str, Tensor]) -> None:
         """Replace the last state. If that fails, the last state is still there."""
         if self.path is None:
             return
+        self._number += 1
+        self._keep(self.path, self._packed(state, arrays))
+
+    def _keep(self, path: Path, content: bytes) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = temporary_path(self.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = temporary_path(path)
             try:
-                entries._write(temporary, self._packed(state, arrays))
-                os.replace(temporary, self.path)
-                entries._flush_folder(self.path.parent)
+                entries._write(temporary, content)
+                os.replace(temporary, path)
+                entries._flush_folder(path.parent)
             finally:
                 remove(temporary)
         except OSError as error:
             raise GatewiseError(
-                f"cannot save a checkpoint in {self.path.parent}: {error.strerror}. The checkpoint before it and all "
+                f"cannot save a checkpoint in {path.parent}: {error.strerror}. The checkpoint before it and all "
                 f"stored results are untouched: free some space, start again, and the search goes on from there."
             ) from error
 
@@ -97,7 +109,8 @@ class Checkpoint:
             remove(self.path)
 
     def _packed(self, state: Any, arrays: Mapping[str, Tensor]) -> bytes:
-        line = json.dumps({**self._identity, "state": encode(state, "the state")}, allow_nan=False)
+        header = {**self._identity, "number": self._number, "state": encode(state, "the state")}
+        line = json.dumps(header, allow_nan=False)
         plain = {name: array.detach().cpu().contiguous().clone() for name, array in arrays.items()}
         body: bytes = line.encode() + b"\n" + save_arrays(plain)
         return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
@@ -110,8 +123,8 @@ class Checkpoint:
         try:
             header = json.loads(line)
             owned = {name: array.clone() for name, array in load_arrays(arrays).items()}
-            return header, Saved(decode(header["state"]), owned)
-        except (ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
+            return header, Saved(decode(header["state"]), owned, int(header.get("number", 0)))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, SafetensorError) as error:
             raise entries.DamagedError(f"it cannot be understood ({error})") from error
 
     def _unpacked(self, content: bytes) -> Saved:

@@ -109,11 +109,24 @@ def _rename_unless_there(temporary: Path, folder: Path) -> None:
 
 def read_entry(folder: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The result of an entry whose checksums hold, and its arrays if it has some. Raises DamagedError and OSError."""
+    return parse_entry(files_of(folder), key)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """What an entry's files hold, not verified. Raises DamagedError and OSError."""
     try:
         content = {name: (folder / name).read_bytes() for name in (RESULT, ARRAYS) if (folder / name).exists()}
-        written = (folder / CHECKSUMS).read_bytes()
+        return {**content, CHECKSUMS: (folder / CHECKSUMS).read_bytes()}
     except FileNotFoundError as error:
         raise DamagedError(f"{Path(str(error.filename)).name} is missing") from error
+
+
+def parse_entry(files: Mapping[str, bytes], key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The result of an entry whose checksums hold, and its arrays if it has some. Raises DamagedError."""
+    content = {name: files[name] for name in (RESULT, ARRAYS) if name in files}
+    written = files.get(CHECKSUMS)
+    if written is None:
+        raise DamagedError(f"{CHECKSUMS} is missing")
     if written != _checksums(content):
         missing = [name for name in (RESULT, ARRAYS) if name not in content and name.encode() in written]
         raise DamagedError(f"{missing[0]} is missing" if missing else "its checksums do not hold")

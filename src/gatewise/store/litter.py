@@ -50,6 +50,16 @@ def remove(path: Path) -> None:
         return
 
 
+def discard(folder: Path) -> None:
+    """Remove a folder at once for others: it is never seen half removed."""
+    temporary = temporary_path(folder)
+    try:
+        folder.rename(temporary)
+    except OSError:  # gone, or what is left over does no harm
+        return
+    remove(temporary)
+
+
 def _is_abandoned(path: Path) -> bool:
     written = path.stat().st_mtime
     name = _NAME.fullmatch(path.name)

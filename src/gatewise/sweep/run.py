@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gatewise.plan import Forecast as Plan
 
 TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
+_LOST = {
+    False: "is that a folder that all workers share?",
+    True: "a worker that cannot send it keeps it, and sends it when the sweep is started again.",
+}
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ def run_sweep(
     """Compute what the store lacks of a grid and write the table to the folder `out`.
 
     `store`: by default the folder `store` below `out`. `workers`: processes of this machine. `ray`: the address of a
-    cluster, or "auto"; the store has to be a folder that all of its machines share. `retries`: of cells whose process
-    dies or that fail for reasons other than what was asked. `tell` is called with the forecast.
+    cluster, or "auto"; the store has to be a folder that all of its machines share, or a URL. `retries`: of cells whose
+    process dies or that fail for reasons other than what was asked. `tell` is called with the forecast.
     """
     if workers < 1 or retries < 0:
         raise GatewiseError(f"expected workers of at least 1 and retries of at least 0, got {workers} and {retries}.")
@@ -94,6 +98,8 @@ def run_sweep(
 
     begun, out = time.perf_counter(), Path(out)
     kept = store if isinstance(store, Store) else Store(store if store is not None else out / "store")
+    if (workers > 1 or ray is not None) and kept.remote is not None and kept.remote.protocol == "memory":
+        raise GatewiseError(f"the store {kept.shown} is in the memory of one process; give one that workers can share.")
     cells = grid.cells()
     if not dry_run:
         kept.check_writable()
@@ -105,7 +111,7 @@ def run_sweep(
     tell(str(forecast))
     if dry_run:
         return Report(forecast, tuple(problems.items()), (), time.perf_counter() - begun, ())
-    root = str(kept.root.absolute())
+    root = kept.location
     if ray is not None or workers > 1:
         forget()
     if ray is not None:
@@ -123,7 +129,7 @@ def run_sweep(
     found |= _recalled({cell: names[cell] for cell in missing if cell not in problems}, kept)
     for cell in cells:
         if cell not in found and cell not in problems:
-            problems[cell] = f"its result is not in {kept.root}: is that a folder that all workers share?"
+            problems[cell] = f"its result is not in {kept.shown}: {_LOST[kept.remote is not None]}"
     failures = tuple((cell, problems[cell]) for cell in cells if cell in problems)
     rows = tuple(row for cell in cells if cell in found for row in rows_of(cell, found[cell]))
     files = _write(out, rows, failures)
