@@ -193,6 +193,7 @@ def test_cost() -> None:
     assert judge_twice([found]) == "holds"
     assert against(times, ["ioi"], "eap", ("ns", "dn")).value == 1.0
     assert judge_twice([Interval(2.0, 1.5, 2.6, 5)]) == "holds partly"
+    assert judge_twice([Interval(2.15, 1.99, 2.32, 5)]) == "holds partly"
     assert judge_twice([Interval(3.0, 2.8, 3.2, 5)]) == "does not hold"
     assert judge_twice([]) == "cannot be judged"
 

@@ -6,6 +6,7 @@ methods also differ by marker and line style.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ GATE_COLOURS = {"AND": "#0072B2", "OR": "#009E73", "ADDER": "#D55E00"}  # blue, 
 BASELINE_COLOUR = "#777777"
 MARKERS = {"ns": "o", "dn": "s", "ns+dn": "^", "acdc": "o", "eap": "s", "edge-pruning": "^"}
 LINES = {"ns": "--", "dn": ":", "ns+dn": "-"}
+_MOST_TICKS = 7  # of an axis over many orders of magnitude
 _LOOK: dict[Any, Any] = {
     "figure.dpi": 110,
     "font.size": 9,
@@ -51,6 +53,23 @@ def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:
     axes.set_xticks(list(sizes), [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("edges")
+
+
+def wide_axis(axes: Axes, smallest: float) -> None:
+    """A vertical axis for values of both signs over many orders of magnitude: logarithmic beyond about `smallest`.
+
+    To be called when everything is drawn.
+    """
+    first = math.floor(math.log10(smallest))
+    axes.set_yscale("symlog", linthresh=10.0**first)
+    low, high = axes.get_ylim()
+    powers = [10.0**k for k in range(first, first + 16)]
+    up, down = ([power for power in powers if power <= end] for end in (high, -low))
+    every = max(1, math.ceil((len(up) + len(down)) / _MOST_TICKS))
+    if up or down:
+        some_up, some_down = up[::-1][: max(1, len(up) - 1) : every], down[::-1][: max(1, len(down) - 1) : every]
+        axes.set_yticks([*(-power for power in some_down), 0, *some_up[::-1]])
+    axes.minorticks_off()
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int | None = None) -> None:

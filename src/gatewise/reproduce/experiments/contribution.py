@@ -28,7 +28,7 @@ from gatewise.reproduce.contract import (
 from gatewise.reproduce.experiments.curves import FEWEST, Comparison, judge
 from gatewise.reproduce.experiments.sizes import middle_size
 from gatewise.reproduce.experiments.statistics import Interval, bootstrap, clusters, ratio, seeds_note
-from gatewise.reproduce.figures import GATE_COLOURS, legend_below, panels
+from gatewise.reproduce.figures import GATE_COLOURS, legend_below, panels, wide_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -229,7 +229,7 @@ def _figure(
             largest = max(
                 (abs(i.value) for (t, _, _), i in by.items() if t == task and i.value == i.value), default=1.0
             )
-            at.set_yscale("symlog", linthresh=max(1e-9, 1e-5 * largest))  # types differ by orders of magnitude
+            wide_axis(at, max(1e-9, 1e-5 * largest))  # types differ by orders of magnitude
             at.axhline(0, color="black", linewidth=0.5)
             at.set_xticks(range(len(methods)), [METHOD_NAMES[m] for m in methods])
             at.grid(axis="x", visible=False)

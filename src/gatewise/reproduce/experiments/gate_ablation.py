@@ -9,6 +9,7 @@ a small change, so that a perfect ADDER in the full graph has 0.25.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from gatewise.reproduce.contract import (
 from gatewise.reproduce.experiments.curves import Comparison, judge
 from gatewise.reproduce.experiments.sizes import middle_size
 from gatewise.reproduce.experiments.statistics import Interval, bootstrap, clusters, ratio
-from gatewise.reproduce.figures import GATE_COLOURS, panels
+from gatewise.reproduce.figures import GATE_COLOURS, panels, wide_axis
 from gatewise.reproduce.published import ABLATION
 
 if TYPE_CHECKING:
@@ -243,8 +244,7 @@ def _figure(found: Mapping[str, Found]) -> Figure:
                 )
             if not kinds[kind]:
                 at.text(place, 0, "no gate", ha="center", va="bottom", fontsize=8)
-        largest = max((abs(v) for gates in kinds.values() for gate in gates for v in gate.two), default=1.0)
-        at.set_yscale("symlog", linthresh=max(1e-8, 1e-4 * largest))
+        wide_axis(at, _smallest(kinds))
         at.axhline(0, color="black", linewidth=0.5)
         places = [place + shift for place in range(3) for shift in (-0.2, 0.2)]
         at.set_xticks(places, ["1", "2"] * 3)
@@ -257,6 +257,12 @@ def _figure(found: Mapping[str, Found]) -> Figure:
         at.set_xlabel("edges removed", labelpad=16)
     axes[0][0].set_ylabel("change of KL")
     return drawn
+
+
+def _smallest(kinds: Found) -> float:
+    """A change that is typical of the gates that change least."""
+    changes = ([abs(v) for gate in gates for v in gate.two] for gates in kinds.values())
+    return max(1e-9, min((statistics.median(values) for values in changes if values), default=1.0))
 
 
 def _mean(values: Sequence[float]) -> float:

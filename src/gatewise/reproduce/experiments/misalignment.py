@@ -44,7 +44,7 @@ from gatewise.reproduce.contract import (
 )
 from gatewise.reproduce.experiments.sizes import middle_size
 from gatewise.reproduce.experiments.venn import draw_venn
-from gatewise.reproduce.figures import BASELINE_COLOUR, LINES, MARKERS, METHOD_COLOURS, legend_below, panels
+from gatewise.reproduce.figures import BASELINE_COLOUR, LINES, MARKERS, METHOD_COLOURS, legend_below, panels, wide_axis
 from gatewise.reproduce.published import RATIOS
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def _figure(lab: Lab, curves: Curves) -> Figure:
             sizes = [p.dn_edges for method in methods for p in curves[task, method].points]
             at.set_xlim(0.97 * min(sizes), 1.03 * max(sizes))
             if (linear := _linear_range([curves[task, method] for method in methods], kind)) is not None:
-                at.set_yscale("symlog", linthresh=linear)
+                wide_axis(at, linear)
             at.axvline(middle_size(lab), color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="edges of Ns")
             at.set_title(f"{kind}, {TASK_NAMES[task]}")
             at.set_xlabel("edges of Dn")
