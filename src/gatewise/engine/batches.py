@@ -16,7 +16,8 @@ from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
 DEFAULT_BUDGET = 4 << 30  # bytes of activations at a time
-MOST_WITH_GRADIENT = 64  # examples at a time: more are no faster, and memory does not grow with their number
+MOST_WITH_GRADIENT = 32  # examples at a time: more are no faster, and memory does not grow with their number
+_MOST_ON_A_GPU = 256  # which idles with less
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -80,6 +81,9 @@ def batches(
             f"one example of {window} tokens on {model.name} needs about {one / 2**30:.1f} GiB, and the budget is "
             f"{allowed / 2**30:.1f} GiB. Raise it (memory={enough!r}), shorten the prompts, or use bfloat16."
         )
-    size = max(1, min(len(pairs), allowed // one, MOST_WITH_GRADIENT if gradient else len(pairs)))
+    most = len(pairs)
+    if gradient:
+        most = MOST_WITH_GRADIENT if model.device.type in ("cpu", "meta") else _MOST_ON_A_GPU
+    size = max(1, min(len(pairs), allowed // one, most))
     for start in range(0, len(pairs), size):
         yield start, pairs[start : start + size]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.batches import batches
+from gatewise.engine.freeing import give_back
 from gatewise.errors import GatewiseError
 from gatewise.methods.calibration import calibrate
 from gatewise.methods.contract import Finding, Method, Problem, top_edges
@@ -143,6 +144,7 @@ def _sums(problem: Problem, attribute: Callable[[Attribution], Tensor], title: s
                     )
                 wide = scores.double().cpu()
                 sums[block] = sums[block] + wide if block in sums else wide
+                give_back()
                 bar.advance(len(part))
     return Blocks(sums)
 

@@ -1,8 +1,8 @@
 """Cost: how long Ns, Dn and Ns+Dn searches take. The paper, in its text: Ns+Dn takes at most twice as long.
 
-Times are those of the searches of all sizes together, as they are in the circuits' provenance. They were taken while
-other searches ran on the other cores, so single ones vary; a search that was interrupted counts from its last
-checkpoint on.
+Times are of the processor, for the search of all sizes together, as they are in the circuits' provenance. They were
+taken while other searches ran on the other cores, so single ones vary; a search that was interrupted counts from its
+last checkpoint on.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _run(lab: Lab) -> Outcome:
                 "Seconds per search of all sizes",
                 ("method", "task", *(DIRECTION_NAMES[d] for d in DIRECTIONS), "Ns+Dn : Ns", "Ns+Dn : (Ns and Dn)"),
                 rows,
-                f"Mean ± deviation over seeds ({seeds}), wall time of one thread while other searches ran. Ratios are "
-                "those of sums over seeds.",
+                f"Mean ± deviation over seeds ({seeds}), processor time of one thread while other searches ran. Ratios "
+                "are those of sums over seeds.",
             )
         ],
         verdicts=verdicts,
