@@ -64,7 +64,11 @@ def reproduce(
     processes = max(1, min(workers or os.cpu_count() or 1, max(len(cells), len(jobs))))
     say(f"preset {preset.name}: {len(chosen)} experiments, {len(cells)} searches on {lab.model.name}")
     if cells:
-        say(f"forecast for the searches: {_duration(forecast(lab, cells) / processes)} on {processes} processes")
+        expected = _duration(forecast(lab, cells) / processes)
+        say(
+            f"forecast: {expected} for the searches on {processes} processes, if none is stored yet; "
+            f"then about a third of that to measure"
+        )
     for tasks, what in ((cells, "searches"), (jobs, "measurements")):
         if tasks:
             started = time.monotonic()

@@ -19,19 +19,23 @@ from gatewise.reproduce.figures import draw
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
 table { border-collapse: collapse; font-size: .85rem; display: block; overflow-x: auto; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-td.text { text-align: left; white-space: normal; min-width: 12rem; }
+th:first-child, td:first-child, .text { text-align: left; }
+td.long { white-space: normal; min-width: 12rem; }
 img { max-width: 100%; background: white; border-radius: 4px; }
 .note { font-size: .85rem; opacity: .8; }
 .verdict { background: var(--soft); padding: .6rem 1rem; border-left: 4px solid; margin: .6rem 0; }
 .holds { border-color: #009E73; } .partly { border-color: #E69F00; } .not { border-color: #D55E00; }
+td.holds, td.partly, td.not, td.open { border-left: 4px solid; }
+td.holds { border-left-color: #009E73; } td.partly { border-left-color: #E69F00; }
+td.not { border-left-color: #D55E00; } td.open { border-left-color: var(--line); }
 code { background: var(--soft); padding: .1rem .3rem; border-radius: 3px; }
 pre { background: var(--soft); padding: .6rem; overflow-x: auto; }
 """
+_LONG = 30  # characters, from which a cell may be broken into lines
 _CLASSES = {"holds": "holds", "holds partly": "partly", "does not hold": "not", "cannot be judged": "open"}
 
 
@@ -114,7 +118,10 @@ def _blocks(finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapp
         for done in finished
         for verdict in done.outcome.verdicts
     ]
-    yield _Block("table", table=Table("Verdicts", ("experiment", "the paper's claim", "verdict", "because"), rows))
+    counts = {judgement: sum(row[2] == judgement for row in rows) for judgement in _CLASSES}
+    note = f"Of {len(rows)} claims: {', '.join(f'{judgement} {count}' for judgement, count in counts.items())}."
+    columns = ("experiment", "the paper's claim", "verdict", "because")
+    yield _Block("table", table=Table("Verdicts", columns, rows, note))
     for name, why in failed.items():
         yield _Block("verdict", f"The experiment {name} failed: {why}", name="does not hold")
     for done in finished:
@@ -203,19 +210,24 @@ def _html(blocks: Sequence[_Block], preset: str) -> str:
 
 def _html_table(table: Table) -> str:
     numbers = [_is_number_column(table, i) for i in range(len(table.columns))]
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    head = "".join(
+        f"<th{'' if number else ' class=text'}>{html.escape(column)}</th>"
+        for column, number in zip(table.columns, numbers, strict=True)
+    )
     rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{'' if number else ' class=text'}>{html.escape(shown(cell))}</td>"
-            for cell, number in zip(row, numbers, strict=True)
-        )
-        + "</tr>"
+        "<tr>" + "".join(_html_cell(shown(cell), number) for cell, number in zip(row, numbers, strict=True)) + "</tr>"
         for row in table.rows
     )
     title = f"<h3>{html.escape(table.title)}</h3>" if table.title else ""
     note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
     return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{note}"
+
+
+def _html_cell(text: str, number: bool) -> str:
+    kinds = [] if number else ["text"]
+    kinds += ["long"] if len(text) > _LONG else []
+    kinds += [_CLASSES[text]] if text in _CLASSES else []
+    return f'<td class="{" ".join(kinds)}">{html.escape(text)}</td>' if kinds else f"<td>{html.escape(text)}</td>"
 
 
 def _is_number_column(table: Table, column: int) -> bool:
