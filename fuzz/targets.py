@@ -40,10 +40,12 @@ from gatewise.store.entries import (
     DamagedError,
     pack_circuits,
     pack_value,
+    parse_entry,
     read_entry,
     unpack_circuits,
     unpack_value,
 )
+from gatewise.store.remote import join_files, split_files
 from gatewise.sweep.grid import read_grid
 from gatewise.tasks.encoder import Encoder
 from gatewise.tasks.files import _with_spaces, parse_rows
@@ -195,6 +197,20 @@ def _read_entry(content: bytes) -> None:
         unpack_circuits(found, tensors)
 
 
+def _sent_entries() -> list[bytes]:
+    """Entries as they are at a URL: one file each."""
+    circuits = pack_circuits(_KEY, _circuits()[:1], {"method": "eap"})
+    return [join_files(content) for content in (circuits, pack_value(_KEY, [1, None], {"what": "a test"}))]
+
+
+def _read_sent(content: bytes) -> None:
+    found, tensors = parse_entry(split_files(content), _KEY)
+    if found.get("kind") == "json":
+        unpack_value(found)
+    else:
+        unpack_circuits(found, tensors)
+
+
 def _checkpoints() -> list[bytes]:
     packed = Checkpoint(None, _KEY)._packed({"step": 3, "history": [[0.5, 1.0]]}, {"x": torch.arange(4)})
     return [packed.partition(b"\n")[2]]
@@ -304,6 +320,7 @@ TARGETS = {
         Target("gguf", _gguf, _convert),
         Target("checkpoint", _checkpoints, _checkpoint),
         Target("entry", _entries, _read_entry, cases=200_000),
+        Target("sent-entry", _sent_entries, _read_sent),
         Target("config", _configs, _config, json=True),
         Target("folder", _configs, _load_folder, json=True, cheap=False, cases=1_000),
     )
