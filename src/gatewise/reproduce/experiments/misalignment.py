@@ -109,6 +109,12 @@ def measure_curve(lab: Lab, task: str, method: str, context: Context) -> Misalig
     )
 
 
+def measure_curves(lab: Lab, task: str, method: str) -> None:
+    """In all contexts: one job, since they share their circuits."""
+    for context in CONTEXTS:
+        measure_curve(lab, task, method, context)
+
+
 def _score(plain: Mapping[str, Any]) -> MisalignmentScore:
     values: dict[str, Any] = {
         key: math.nan if value is None and key != "reason" else value for key, value in plain.items()
@@ -307,10 +313,9 @@ def _error(score: MisalignmentScore) -> float:
 
 def _jobs(preset: Preset) -> list[Job]:
     return [
-        Job(measure_curve, (task, method, context))
+        Job(measure_curves, (task, method))
+        for method in preset.methods  # the slow ones first
         for task in preset.tasks
-        for method in preset.methods
-        for context in CONTEXTS
     ]
 
 
