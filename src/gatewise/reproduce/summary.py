@@ -159,7 +159,7 @@ def _settings(preset: Mapping[str, Any]) -> Table:
         for method in preset["methods"]
     ]
     columns = ("method", "pairs to search on", "edges", "seeds", "seeds for stability", "parameters")
-    note = "A seed has pairs of its own and seeds the method."
+    note = f"A seed has pairs of its own and seeds the method. {preset['note']}".rstrip()
     return Table("Settings", columns, rows, note)
 
 

@@ -304,7 +304,7 @@ def _linear_range(curves: Sequence[MisalignmentCurve], kind: Any) -> float | Non
         scores = (point.misalignment.scores[kind] for point in curve.points)
         values = [abs(s.mean - (_OFFSET if kind == "OR" else 0)) for s in scores if s.reason is None]
         largest += [max(values)] if values and max(values) > 0 else []
-    return max(1e-12, min(largest)) if largest and max(largest) > 10 * min(largest) else None
+    return max(1e-3 * max(largest), min(largest)) if largest and max(largest) > 10 * min(largest) else None
 
 
 def _error(score: MisalignmentScore) -> float:
