@@ -39,8 +39,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_there(site: Path) -> None:
-    for page in DOCS.glob("*.md"):
-        assert (site / f"{page.stem}.html").exists(), page.name
+    for page in DOCS.rglob("*.md"):
+        assert (site / page.relative_to(DOCS).with_suffix(".html")).exists(), page.name
 
 
 def test_the_reference_has_every_public_name(site: Path) -> None:
@@ -62,7 +62,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 def test_every_page_is_in_the_menu() -> None:
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"(\S+\.md)$", menu, flags=re.MULTILINE))
-    assert listed == {page.name for page in DOCS.glob("*.md")}
+    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     assert yaml.safe_load(menu)["theme"]["font"] is False
 
 
