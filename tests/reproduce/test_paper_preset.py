@@ -43,6 +43,26 @@ def test_with_weights_in_a_folder(random_gpt2: Path, answers_file: Path, tmp_pat
     assert (tmp_path / "figures" / "graph-study-1.png").stat().st_size > 1_000
 
 
+@pytest.mark.slow
+def test_all_experiments_with_all_methods(random_gpt2: Path, answers_file: Path, tmp_path: Path) -> None:
+    preset = PRESETS["paper"].changed(
+        model=str(random_gpt2),
+        tasks=("ioi",),
+        sizes=[50, 100],
+        pairs=2,
+        seeds=2,
+        stability_seeds=2,
+        held_out=4,
+        repeats=2,
+        parameters={"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}, "edge-pruning": {"steps": 3}},
+        unlearning_file=str(answers_file),
+    )
+    summary = reproduce(["all"], preset, out=tmp_path, workers=2, log=False)
+    results = json.loads(summary.with_name("results.json").read_text())
+    assert results["failed"] == {}
+    assert len(results["experiments"]) == 12
+
+
 def test_without_weights_and_network_it_says_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match=r"preset paper cannot load its model.*--model FOLDER.*hf download gpt2"):
         reproduce(["completeness"], "paper", out=tmp_path, log=False)
