@@ -41,7 +41,6 @@ from gatewise.store.entries import (
     pack_circuits,
     pack_value,
     parse_entry,
-    read_entry,
     unpack_circuits,
     unpack_value,
 )
@@ -186,11 +185,11 @@ def _read_entry(content: bytes) -> None:
     result, zero, arrays = content.partition(b"\0")
     parts = {RESULT: result, **({ARRAYS: arrays} if zero else {})}
     checksums = "".join(f"{sha256(part).hexdigest()}  {name}\n" for name, part in parts.items())
-    for name in (RESULT, ARRAYS, CHECKSUMS):
-        (_folder() / name).unlink(missing_ok=True)
-    for name, part in {**parts, CHECKSUMS: checksums.encode()}.items():
-        (_folder() / name).write_bytes(part)
-    found, tensors = read_entry(_folder(), _KEY)
+    _unpack({**parts, CHECKSUMS: checksums.encode()})
+
+
+def _unpack(files: dict[str, bytes]) -> None:
+    found, tensors = parse_entry(files, _KEY)
     if found.get("kind") == "json":
         unpack_value(found)
     else:
@@ -201,14 +200,6 @@ def _sent_entries() -> list[bytes]:
     """Entries as they are at a URL: one file each."""
     circuits = pack_circuits(_KEY, _circuits()[:1], {"method": "eap"})
     return [join_files(content) for content in (circuits, pack_value(_KEY, [1, None], {"what": "a test"}))]
-
-
-def _read_sent(content: bytes) -> None:
-    found, tensors = parse_entry(split_files(content), _KEY)
-    if found.get("kind") == "json":
-        unpack_value(found)
-    else:
-        unpack_circuits(found, tensors)
 
 
 def _checkpoints() -> list[bytes]:
@@ -319,8 +310,8 @@ TARGETS = {
         Target("grid", lambda: list(_TOML), _read_grid),
         Target("gguf", _gguf, _convert),
         Target("checkpoint", _checkpoints, _checkpoint),
-        Target("entry", _entries, _read_entry, cases=200_000),
-        Target("sent-entry", _sent_entries, _read_sent),
+        Target("entry", _entries, _read_entry),
+        Target("sent-entry", _sent_entries, lambda content: _unpack(split_files(content))),
         Target("config", _configs, _config, json=True),
         Target("folder", _configs, _load_folder, json=True, cheap=False, cases=1_000),
     )

@@ -14,7 +14,7 @@ MB = 1 << 20
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can give memory back")
-def test_that_freed_blocks_below_a_living_one_are_given_back():
+def test_that_freed_blocks_below_a_living_one_are_given_back() -> None:
     process = psutil.Process()
     blocks = [torch.ones(16_384) for _ in range(2_000)]  # of 64 KB: from the heap, not mapped one by one
     last = blocks.pop()

@@ -24,7 +24,7 @@ from gatewise.cli.options import (
     StoreOption,
     TaskOption,
     load,
-    opened_store,
+    open_store,
 )
 from gatewise.errors import GatewiseError, GatewiseWarning
 
@@ -64,7 +64,7 @@ def discover_command(
     from gatewise.methods import discover
     from gatewise.tasks import task as make_task
 
-    kept = opened_store(store)
+    kept = None if store is None else open_store(store)
     loaded = load(model)
     pairs = make_task(task, loaded, examples=examples, seed=seed).train
     chosen = cast("SearchDirection", direction)  # checked by discover

@@ -23,7 +23,7 @@ from gatewise.cli.options import (
     StoreOption,
     TaskOption,
     load,
-    opened_store,
+    open_store,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def gates_command(
     if figure is not None:
         check_can_draw(figure)
 
-    kept = opened_store(store)
+    kept = None if store is None else open_store(store)
     loaded, pairs = _problem(model, task, examples, seed)
     with warnings_as_lines():
         gates = find_gates(

@@ -41,10 +41,8 @@ StoreOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def opened_store(place: str | None) -> Store | None:
-    """The store, opened before models are loaded and searches made: what is wrong with its address is said first."""
-    if place is None:
-        return None
+def open_store(place: str) -> Store:
+    """To be opened before models are loaded and searches made: what is wrong with its address is said first."""
     from gatewise.store import Store
 
     return Store(place)

@@ -23,7 +23,7 @@ from gatewise.cli.options import (
     SeedOption,
     TaskOption,
     load,
-    opened_store,
+    open_store,
 )
 from gatewise.errors import GatewiseError
 
@@ -70,7 +70,7 @@ def run_command(
     _make_folder(folder)
     from gatewise.report.investigate import investigate
 
-    kept = opened_store(str(folder / "store") if store is None else store)
+    kept = open_store(str(folder / "store") if store is None else store)
     loaded = load(model)
     with warnings_as_lines():
         found = investigate(

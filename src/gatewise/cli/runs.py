@@ -10,10 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gatewise.cli.options import JsonOption
+from gatewise.cli.options import JsonOption, open_store
 
 if TYPE_CHECKING:
-    from gatewise.store import Store
     from gatewise.store.care import Entry
 
 runs_app = typer.Typer(
@@ -30,7 +29,7 @@ def list_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     """List results and checkpoints, the newest last."""
     from gatewise.store.care import list_entries
 
-    found = list_entries(_store(store))
+    found = list_entries(open_store(store))
     if as_json:
         print(json.dumps([_plain(entry) for entry in found], indent=2))
         return
@@ -47,7 +46,7 @@ def show_command(
     """Show what was asked and what came out, once its checksums hold."""
     from gatewise.store.care import content, find_entry
 
-    kept = _store(store)
+    kept = open_store(store)
     entry = find_entry(kept, key)
     said = content(kept, entry)
     if as_json:
@@ -64,7 +63,7 @@ def verify_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     """Verify every entry's checksums and content; exit with 1 if one is damaged. Changes nothing."""
     from gatewise.store.care import verify
 
-    found = list(verify(_store(store)))
+    found = list(verify(open_store(store)))
     bad = [(entry, problem) for entry, problem in found if problem]
     if as_json:
         print(
@@ -90,19 +89,13 @@ def gc_command(
     """Remove leftovers of killed processes, damaged entries, results of other schemas, needless checkpoints."""
     from gatewise.store.care import collect, garbage
 
-    found = (garbage if dry_run else collect)(_store(store), checkpoints=checkpoints)
+    found = (garbage if dry_run else collect)(open_store(store), checkpoints=checkpoints)
     if as_json:
         print(json.dumps({"removed": not dry_run, "entries": [_plain(entry) for entry in found]}, indent=2))
         return
     for entry in found:
         print(f"{entry.kind}: {entry.path}")
     print(f"{'would remove' if dry_run else 'removed'} {len(found)}, {sum(entry.bytes for entry in found):,} bytes")
-
-
-def _store(place: str) -> Store:
-    from gatewise.store import Store
-
-    return Store(place)
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

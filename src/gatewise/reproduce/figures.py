@@ -63,12 +63,12 @@ def wide_axis(axes: Axes, smallest: float) -> None:
     first = math.floor(math.log10(smallest))
     axes.set_yscale("symlog", linthresh=10.0**first)
     low, high = axes.get_ylim()
-    powers = [10.0**k for k in range(first, first + 16)]
+    powers = [10.0**k for k in range(first + 15, first - 1, -1)]
     up, down = ([power for power in powers if power <= end] for end in (high, -low))
     every = max(1, math.ceil((len(up) + len(down)) / _MOST_TICKS))
+    up, down = (side[:-1:every] or side for side in (up, down))  # the smallest would collide with 0
     if up or down:
-        some_up, some_down = up[::-1][: max(1, len(up) - 1) : every], down[::-1][: max(1, len(down) - 1) : every]
-        axes.set_yticks([*(-power for power in some_down), 0, *some_up[::-1]])
+        axes.set_yticks([*(-power for power in down), 0, *up])
     axes.minorticks_off()
 
 

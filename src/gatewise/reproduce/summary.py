@@ -27,11 +27,9 @@ th:first-child, td:first-child, .text { text-align: left; }
 td.long { white-space: normal; min-width: 12rem; }
 img { max-width: 100%; background: white; border-radius: 4px; }
 .note { font-size: .85rem; opacity: .8; }
-.verdict { background: var(--soft); padding: .6rem 1rem; border-left: 4px solid; margin: .6rem 0; }
-.holds { border-color: #009E73; } .partly { border-color: #E69F00; } .not { border-color: #D55E00; }
-td.holds, td.partly, td.not, td.open { border-left: 4px solid; }
-td.holds { border-left-color: #009E73; } td.partly { border-left-color: #E69F00; }
-td.not { border-left-color: #D55E00; } td.open { border-left-color: var(--line); }
+.verdict { background: var(--soft); padding: .6rem 1rem; margin: .6rem 0; }
+.holds, .partly, .not, .open { border-left: 4px solid var(--judged); }
+.holds { --judged: #009E73; } .partly { --judged: #E69F00; } .not { --judged: #D55E00; } .open { --judged: #888; }
 code { background: var(--soft); padding: .1rem .3rem; border-radius: 3px; }
 pre { background: var(--soft); padding: .6rem; overflow-x: auto; }
 """

@@ -107,11 +107,6 @@ def _rename_unless_there(temporary: Path, folder: Path) -> None:
 # Reading
 
 
-def read_entry(folder: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The result of an entry whose checksums hold, and its arrays if it has some. Raises DamagedError and OSError."""
-    return parse_entry(files_of(folder), key)
-
-
 def files_of(folder: Path) -> dict[str, bytes]:
     """What an entry's files hold, not verified. Raises DamagedError and OSError."""
     try:
