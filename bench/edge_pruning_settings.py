@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gatewise as gw
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.methods import discover
 from gatewise.methods.edge_pruning import EdgePruningConfig
 

@@ -21,8 +21,8 @@ import psutil
 import torch
 
 import gatewise as gw
-from gatewise.circuit import Circuit
-from gatewise.graph import Graph
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.logic.truth import TruthTable
 from gatewise.methods.contract import top_edges
 from gatewise.report.data import report_data

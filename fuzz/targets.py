@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gatewise.circuit import Circuit
-from gatewise.circuit_files import circuit_from, circuit_to_json
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.files import circuit_from, circuit_to_json
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import parse_json
-from gatewise.graph import Graph
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.models.config import check_config
 from gatewise.models.gguf import _weight, model_parts

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
 from gatewise.models.model import Model

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.cli import main as cli
 from gatewise.cli.settings import parameters_of, parse_settings
 from gatewise.errors import GatewiseError

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from gatewise import files
-from gatewise.circuit_files import circuit_from, circuit_to_json
+from gatewise.circuits.files import circuit_from, circuit_to_json
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import parse_json, shown
-from gatewise.graph import Graph
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.models.gguf_file import parse_gguf
 from gatewise.sweep.grid import read_grid

@@ -17,9 +17,9 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.graph import Graph
 from gatewise.methods import discover
 from gatewise.methods.contract import Finding, Method, Problem, top_edges
 from gatewise.models.planted import planted_model, planted_pairs

@@ -9,12 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gatewise.circuit import Circuit
+    from gatewise.circuits import Circuit, Graph
     from gatewise.engine import run_circuit, run_circuits
     from gatewise.engine.effects import Effects, edge_effects
     from gatewise.errors import GatewiseError
     from gatewise.evaluation import Evaluation, evaluate
-    from gatewise.graph import Graph
     from gatewise.logic import Gates, find_gates, split_gates, truth_tables
     from gatewise.methods import Scores, discover, score_edges
     from gatewise.models import Model, load_model
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from gatewise.tasks import Pairs, Task, task
 
 _HOME = {
-    "Circuit": "circuit",
+    "Circuit": "circuits",
     "Effects": "engine.effects",
     "Evaluation": "evaluation",
     "Gates": "logic",
     "GatewiseError": "errors",
-    "Graph": "graph",
+    "Graph": "circuits",
     "Model": "models",
     "Pairs": "tasks",
     "Scores": "methods",

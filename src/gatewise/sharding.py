@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.evaluate import Evaluations, measure_shard, summarised

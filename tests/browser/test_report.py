@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.report.investigate import Investigation
 
 Open = Callable[..., Any]  # data -> page

@@ -9,7 +9,7 @@ import torch
 from reference import reference_logits
 from small_models import ARCHITECTURES, random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine import last_logits, run_circuit, run_circuits
 from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine

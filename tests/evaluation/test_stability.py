@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.stability import overlap, stability
-from gatewise.graph import Graph
 from gatewise.methods import discover
 from gatewise.models.planted import planted_model, planted_pairs
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.logic import Gates, split_gates

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.logic.conflict import find_conflicts
 from gatewise.logic.gates import Gates, split_gates
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_models import random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.logic import Gates, labels_by_test, split_gates, truth_tables
 from gatewise.logic.find import find_gates
 from gatewise.logic.gates import GATE_TYPES

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
 from gatewise.logic import Gates, labels_by_test, split_gates, truth_tables

@@ -7,7 +7,7 @@ import torch
 from reference import _Net
 from small_models import random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.logic.truth import MEASURES, TruthTable, labels_by_test, truth_tables
 from gatewise.models.model import Model

@@ -9,7 +9,7 @@ import torch
 from reference import reference_logits
 from small_models import random_pairs, small_model
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.divergence import Divergence
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover

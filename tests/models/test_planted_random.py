@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit, run_circuits
 from gatewise.errors import GatewiseError
 from gatewise.models.planted_random import FULL_MARGIN, PlantedGate, PlantedModel, random_planted

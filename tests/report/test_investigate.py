@@ -11,7 +11,7 @@ import torch
 from small_models import random_pairs, small_model
 
 import gatewise as gw
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.logic.find import label_agreement
 from gatewise.logic.truth import labels_by_test
 from gatewise.report.data import TABLES_PER_RECEIVER, report_data

@@ -17,7 +17,7 @@ from gatewise.errors import GatewiseError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatewise.compare import Comparison, Counts, Recall
+    from gatewise.circuits.compare import Comparison, Counts, Recall
     from gatewise.logic.conflict import Conflicts
 
 
@@ -38,7 +38,7 @@ def compare_command(
         gatewise compare gates.json importances.json --json
         gatewise compare circuit.json ioi-published
     """
-    from gatewise.compare import PUBLISHED, compare, compare_with_published, load_comparable, load_two
+    from gatewise.circuits.compare import PUBLISHED, compare, compare_with_published, load_comparable, load_two
 
     if str(b) in PUBLISHED:
         recall = compare_with_published(load_comparable(a), str(b))

@@ -29,7 +29,7 @@ from gatewise.cli.options import (
 from gatewise.errors import GatewiseError, GatewiseWarning
 
 if TYPE_CHECKING:
-    from gatewise.circuit import Circuit
+    from gatewise.circuits.circuit import Circuit
     from gatewise.methods.contract import SearchDirection
 
 

@@ -37,7 +37,7 @@ def evaluate_command(
         gatewise evaluate found/eap-ns-100.json --model tiny --task ioi
         gatewise evaluate found/*.json importances.json --model gpt2 --json
     """
-    from gatewise.circuit import Circuit
+    from gatewise.circuits.circuit import Circuit
     from gatewise.evaluation import evaluate
     from gatewise.evaluation.table import as_table
     from gatewise.tasks import task as make_task

@@ -77,7 +77,7 @@ def gates_command(
         gatewise gates smollm2-135m --task sa --edges 200 --misalignment --json
     """
     parameters = parse_parameters(method, settings or [])
-    from gatewise.draw import check_can_draw
+    from gatewise.circuits.draw import check_can_draw
     from gatewise.logic.find import find_gates
 
     if figure is not None:

@@ -30,8 +30,8 @@ def mib_command(
         gatewise discover gpt2 --task ioi --edges 500 --out found
         gatewise mib found/eap-ns-500.json --out submission
     """
-    from gatewise.circuit import Circuit
-    from gatewise.mib import Entry, Rank, write_submission
+    from gatewise.circuits.circuit import Circuit
+    from gatewise.circuits.mib import Entry, Rank, write_submission
 
     entries = [Entry(Circuit.load(path), str(path), task, model) for path in circuits]
     written = write_submission(entries, out, rank=cast("Rank", rank))  # checked there

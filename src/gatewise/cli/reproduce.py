@@ -40,9 +40,9 @@ def reproduce_command(
         gatewise reproduce completeness --preset quick
         gatewise reproduce all --preset laptop --workers 2
     """
-    from gatewise.reproduce.experiments import EXPERIMENTS
-    from gatewise.reproduce.presets import PRESETS
-    from gatewise.reproduce.runner import reproduce
+    from gatewise.paper.experiments import EXPERIMENTS
+    from gatewise.paper.presets import PRESETS
+    from gatewise.paper.runner import reproduce
 
     if not names and as_json:
         print(

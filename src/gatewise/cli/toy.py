@@ -25,7 +25,7 @@ def toy_command(
 
         gatewise toy --seeds 2
     """
-    from gatewise.studies.toy import GATES, agrees, table, to_json
+    from gatewise.paper.toy import GATES, agrees, table, to_json
 
     rows = table(seeds=seeds)
     if as_json:

@@ -13,7 +13,7 @@ from rich.table import Table
 from gatewise.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from gatewise.studies.truth import Report, Share
+    from gatewise.paper.ground_truth import Report, Share
 
 _TYPES = ("AND", "OR", "ADDER")
 
@@ -35,7 +35,7 @@ def truth_command(
 
         gatewise truth --models 10 --methods eap
     """
-    from gatewise.studies.truth import Setting, benchmark
+    from gatewise.paper.ground_truth import Setting, benchmark
 
     setting = Setting(models, nested, noise, fan_in, share, seed)
     report = benchmark(setting, _names(methods), _names(baselines))

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.runs import (

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.divergence import Divergence
@@ -16,7 +17,6 @@ from gatewise.engine.incremental import DEAD, State, all_liveness
 from gatewise.engine.margins import margin_of
 from gatewise.engine.runs import Direction, both_runs, check_choice, check_pairs
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.models.model import Model
 from gatewise.notebook import card, strongest
 from gatewise.progress import progress_bar

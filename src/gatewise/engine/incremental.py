@@ -16,9 +16,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.circuits.graph import Graph
 from gatewise.engine.runs import Intervention
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention, KeysValues, Pointwise
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 
 Find = Callable[[int, int], Circuit]  # (seed of the data, seed of the method) -> circuit

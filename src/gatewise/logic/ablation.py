@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import GATE_TYPES, Gate, Gates, GateType
 from gatewise.logic.removal import Removal, kl_changes

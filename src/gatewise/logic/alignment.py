@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.runs import BothRuns, Direction, both_runs, check_choice, check_pairs

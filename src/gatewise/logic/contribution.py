@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.logic.gates import GATE_TYPES, Gate, Gates, GateType
 from gatewise.logic.removal import kl_changes
 from gatewise.models.model import Model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import GATE_TYPES, Gates, GateType, Grouping, Rule, split_gates
 from gatewise.logic.truth import TestedLabel

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
-from gatewise.circuit_files import circuit_from_json, circuit_to_json
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.files import circuit_from_json, circuit_to_json
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import read_json, shown, write_json
-from gatewise.graph import Graph
 from gatewise.methods.registry import methods
 
 GateType = Literal["AND", "OR", "ADDER"]
@@ -141,8 +141,8 @@ class Gates:
         write_json(Path(path), content)
 
     def draw(self, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> None:
-        """Draw a static figure, .svg, .pdf or .png, with edges coloured by gate type. See `gatewise.draw`."""
-        from gatewise.draw import draw
+        """Draw a static figure, .svg, .pdf or .png, with edges coloured by gate type. See `gatewise.circuits.draw`."""
+        from gatewise.circuits.draw import draw
 
         draw(self, path, max_edges=max_edges, title=title)
 

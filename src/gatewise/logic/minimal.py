@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.runs import both_runs, check_pairs

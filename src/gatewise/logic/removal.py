@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits, dense_mask
 from gatewise.engine.dense import DenseEngine

@@ -26,7 +26,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.divergence import Divergence
@@ -34,7 +35,6 @@ from gatewise.engine.incremental import DEAD, Plan, State, all_liveness
 from gatewise.engine.margins import margin_of
 from gatewise.engine.runs import both_runs, check_pairs
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs

@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.circuits.graph import Graph
 from gatewise.engine.batches import batches, bytes_per_example, check_free_memory, window_of
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import Divergence
@@ -27,7 +28,6 @@ from gatewise.engine.incremental import DEAD, Plan, Proposal, State, liveness
 from gatewise.engine.runs import BothRuns, Direction, both_runs
 from gatewise.engine.spans import Span, Spans
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.methods.acdc_state import Outcome, Progress, load_state, save_state
 from gatewise.methods.contract import Finding, Method, Problem
 from gatewise.models.model import Model

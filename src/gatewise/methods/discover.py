@@ -15,11 +15,11 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.engine.circuits import last_logits
 from gatewise.engine.runs import check_pairs
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.graph import Graph
 from gatewise.methods.contract import Finding, Method, Problem, SearchDirection
 from gatewise.methods.registry import methods
 from gatewise.models.model import Model

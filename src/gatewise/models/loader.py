@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gatewise.graph import QKV
+    from gatewise.circuits.graph import QKV
     from gatewise.models.model import Model
 
 TINY_FOLDER = Path(__file__).parent / "tiny"

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gatewise.graph import Graph
+from gatewise.circuits.graph import Graph
 from gatewise.models.parts import Attention, Pointwise, softcapped
 from gatewise.notebook import card
 

@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.models.model import Model
 from gatewise.models.parts import Pointwise
 from gatewise.tasks.pairs import Pairs

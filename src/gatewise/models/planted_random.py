@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.models.planted import CORRUPTED_TOKEN, RIGHT_TOKEN, WRONG_TOKEN, GateType, PlantedGate, logic_model

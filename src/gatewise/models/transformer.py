@@ -10,8 +10,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.circuits.graph import QKV, Graph
 from gatewise.errors import GatewiseError
-from gatewise.graph import QKV, Graph
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention, Norm, Pointwise, Projection
 

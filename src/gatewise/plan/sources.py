@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from gatewise.circuits.graph import QKV
 from gatewise.errors import GatewiseError
-from gatewise.graph import QKV
 from gatewise.models.config import empty_model, read_config
 from gatewise.models.fetch import DOWNLOADS, cached
 from gatewise.models.loader import TINY_FOLDER, _number_type, _tokenizer

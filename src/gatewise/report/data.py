@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
-from gatewise.graph import Graph
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.logic.gates import GATE_TYPES
 from gatewise.logic.truth import TruthTable
 from gatewise.report.verdicts import facts, headline, next_steps, trust

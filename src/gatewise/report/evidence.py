@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.effects import edge_effects
 from gatewise.engine.runs import Direction
 from gatewise.evaluation.stability import overlap

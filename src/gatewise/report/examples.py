@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.circuits import last_logits, run_circuits
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs

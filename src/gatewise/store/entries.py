@@ -17,9 +17,9 @@ from safetensors.torch import load as load_arrays
 from safetensors.torch import save as save_arrays
 from torch import Tensor
 
-from gatewise.circuit import Circuit
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.graph import Graph
 from gatewise.store.keys import SCHEMA, graph_entry
 from gatewise.store.litter import temporary_path
 from gatewise.store.values import as_plain, decode, encode

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gatewise.circuits.graph import Graph
 from gatewise.engine.batches import parse_bytes
-from gatewise.graph import Graph
 from gatewise.store.values import as_plain
 
 if TYPE_CHECKING:

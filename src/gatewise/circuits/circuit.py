@@ -1,0 +1,195 @@
+"""Circuits: sets of edges of one graph, immutable, with the record of where they came from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.graph import Graph
+from gatewise.errors import GatewiseError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Circuit:
+    """A set of edges. Combine with `&`, `|`, `-`, `^` and `~`; two circuits are equal if their edges are."""
+
+    graph: Graph
+    mask: Tensor  # [edge] of bool
+    scores: Tensor | None = None  # [edge], what the method thought of every edge of the graph
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mask.shape != (self.graph.n_edges,) or self.mask.dtype != torch.bool:
+            raise GatewiseError(
+                f"a circuit needs one bool per edge of its graph ({self.graph.n_edges:,}); "
+                f"got {self.mask.dtype} of shape {tuple(self.mask.shape)}."
+            )
+        if self.scores is not None and self.scores.shape != self.mask.shape:
+            raise GatewiseError(f"scores need the shape of the mask, {tuple(self.mask.shape)}.")
+
+    @classmethod
+    def from_indices(cls, graph: Graph, indices: Iterable[int], **more: Any) -> Circuit:
+        """The circuit of the edges with these indices in `graph.edges`."""
+        chosen = torch.tensor(list(indices), dtype=torch.long)
+        if bool(((chosen < 0) | (chosen >= graph.n_edges)).any()):
+            raise GatewiseError(f"edge indices run from 0 to {graph.n_edges - 1:,}; got {chosen.tolist()[:8]}.")
+        mask = torch.zeros(graph.n_edges, dtype=torch.bool)
+        mask[chosen] = True
+        return cls(graph, mask, **more)
+
+    def _with(self, mask: Tensor) -> Circuit:
+        return Circuit(self.graph, mask)
+
+    def _mask_of(self, other: Circuit) -> Tensor:
+        if not isinstance(other, Circuit):
+            raise TypeError(f"a circuit combines with a circuit, not with {type(other).__name__}")
+        if self.graph != other.graph:
+            raise GatewiseError(f"circuits of different graphs cannot be combined: {self.graph!r} and {other.graph!r}.")
+        return other.mask
+
+    def __and__(self, other: Circuit) -> Circuit:
+        return self._with(self.mask & self._mask_of(other))
+
+    def __or__(self, other: Circuit) -> Circuit:
+        return self._with(self.mask | self._mask_of(other))
+
+    def __sub__(self, other: Circuit) -> Circuit:
+        return self._with(self.mask & ~self._mask_of(other))
+
+    def __xor__(self, other: Circuit) -> Circuit:
+        return self._with(self.mask ^ self._mask_of(other))
+
+    def __invert__(self) -> Circuit:
+        return self._with(~self.mask)
+
+    def __le__(self, other: Circuit) -> bool:
+        return not bool((self.mask & ~self._mask_of(other)).any())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Circuit) and self.graph == other.graph and torch.equal(self.mask, other.mask)
+
+    def __hash__(self) -> int:
+        return hash((self.graph.n_edges, self.mask.numpy().tobytes()))
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
+        return int(self.mask.sum())
+
+    def __bool__(self) -> bool:
+        return self._size > 0
+
+    def __contains__(self, edge: str) -> bool:
+        return bool(self.mask[self.graph.index(edge)])
+
+    @property
+    def indices(self) -> list[int]:
+        """Indices of the edges in `graph.edges`."""
+        return self.mask.nonzero().flatten().tolist()
+
+    @property
+    def edges(self) -> list[str]:
+        """Names of the edges, in the order of `graph.edges`."""
+        names = self.graph.edges
+        return [names[i] for i in self.indices]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.edges)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of which edges these are, for keys; scores and provenance do not count."""
+        return hashlib.sha256(self.mask.cpu().numpy().tobytes()).hexdigest()[:16]
+
+    @property
+    def sparsity(self) -> float:
+        """Share of the graph's edges that are not in the circuit."""
+        return 1 - len(self) / self.graph.n_edges
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes that an edge of the circuit touches, in order."""
+        present = {self.graph.senders[i] for i in self.graph.edge_sender[self.mask].tolist()}
+        present |= {self.graph.port_node[i] for i in self.graph.edge_port[self.mask].tolist()}
+        return [node for node in self.graph.nodes if node in present]
+
+    @property
+    def node_edges(self) -> dict[tuple[str, str], int]:
+        """The node-level view: (sender, receiver) -> number of edges between them."""
+        counts: dict[tuple[str, str], int] = {}
+        for i in self.indices:
+            sender = self.graph.senders[int(self.graph.edge_sender[i])]
+            receiver = self.graph.port_node[int(self.graph.edge_port[i])]
+            counts[sender, receiver] = counts.get((sender, receiver), 0) + 1
+        return counts
+
+    def connected(self) -> Circuit:
+        """Without dangling edges: only those on a path from a source to `logits`. Never applied silently."""
+        reached = set(self.graph.stages[0].nodes)
+        edges = [
+            (i, self.graph.senders[int(self.graph.edge_sender[i])], self.graph.port_node[int(self.graph.edge_port[i])])
+            for i in self.indices
+        ]
+        order = {node: i for i, node in enumerate(self.graph.nodes)}
+        edges.sort(key=lambda edge: order[edge[1]])  # senders first to last: one pass each way is enough
+        for _, sender, receiver in edges:
+            if sender in reached:
+                reached.add(receiver)
+        useful = {"logits"}
+        for _, sender, receiver in reversed(edges):
+            if receiver in useful:
+                useful.add(sender)
+        return Circuit.from_indices(self.graph, [i for i, s, r in edges if s in reached and r in useful])
+
+    def with_provenance(self, **entries: Any) -> Circuit:
+        """The same circuit with these entries added to its provenance."""
+        return Circuit(self.graph, self.mask, self.scores, {**self.provenance, **entries})
+
+    def save(self, path: Any) -> None:
+        """Write as JSON that EAP-IG and MIB tools read, with a `gatewise` block. See `gatewise.circuits.files`."""
+        from gatewise.circuits.files import save_circuit
+
+        save_circuit(self, path)
+
+    def draw(self, path: Any, *, max_edges: int = 300, title: str | None = None) -> None:
+        """Draw a static figure, .svg, .pdf or .png. See `gatewise.circuits.draw`."""
+        from gatewise.circuits.draw import draw
+
+        draw(self, path, max_edges=max_edges, title=title)
+
+    @classmethod
+    def load(cls, path: Any, graph: Graph | None = None) -> Circuit:
+        """Read a circuit file of gatewise, EAP-IG, MIB or Edge-Pruning (which needs `graph`)."""
+        from gatewise.circuits.files import load_circuit
+
+        return load_circuit(path, graph)
+
+    def _summary(self) -> str:
+        made = " ".join(str(self.provenance[k]) for k in ("method", "direction") if k in self.provenance)
+        return (
+            f"{len(self):,} of {self.graph.n_edges:,} edges ({self.sparsity:.2%} sparse), {len(self.nodes)} of "
+            f"{len(self.graph.nodes)} nodes{f', found by {made}' if made else ''}"
+        )
+
+    def __repr__(self) -> str:
+        shown = [self.graph.edges[i] for i in self.indices[:3]]
+        return (
+            f"<Circuit: {self._summary()}{': ' + ', '.join(shown) if shown else ''}{', ...' if len(self) > 3 else ''}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from gatewise.notebook import SHOWN, card, strongest
+
+        names = self.graph.edges
+        if self.scores is None:
+            return card("Circuit", self._summary(), ("edge",), [(names[i],) for i in self.indices[:SHOWN]])
+        best = strongest(self.scores, self.indices) if self else []
+        return card("Circuit", self._summary(), ("edge", "score"), [(names[i], f"{self.scores[i]:.4g}") for i in best])

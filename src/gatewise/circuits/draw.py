@@ -1,0 +1,334 @@
+"""Static figures of circuits for papers: SVG, PDF or PNG, drawn with matplotlib (the extra `figures`), no graphviz.
+
+Layers go up from `input` to `logits`; a head keeps its column, and the MLPs have one of their own. Only nodes of the
+circuit are drawn. Edges are coloured by gate type and as wide as the square root of their |score|.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gatewise.errors import GatewiseError
+from gatewise.files import write_atomically
+from gatewise.notebook import TYPE_COLOURS as COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from gatewise.circuits.circuit import Circuit
+    from gatewise.circuits.graph import Graph
+    from gatewise.logic.gates import Gates
+
+SUFFIXES = (".svg", ".pdf", ".png")
+_PLAIN = "#555555"  # edges without a gate type
+_FILLS = {"attention": "#FFFFFF", "pointwise": "#F3F0E6", "source": "#ECECEC", "output": "#ECECEC"}
+_COLUMN, _MARGIN = 0.66, 0.42  # inches
+_BOX = (0.50, 0.20)  # inches
+_TALLEST = 10.5  # inches that many layers are squeezed into, as far as labels allow
+_ROW_RANGE = (0.36, 0.75)  # inches between layers
+_WIDTHS = (0.35, 2.8)  # points
+_PORT_SHIFT = {"<q>": -0.16, "<k>": 0.0, "<v>": 0.16}  # inches, along the lower side of a head
+_DPI = 200
+
+
+def draw(what: Circuit | Gates, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> Path:
+    """Draw a circuit or gates to a file, whose suffix decides the format. Gives the path.
+
+    max_edges: of a larger circuit only the strongest edges by |score| are drawn, and the figure says so; without scores
+    there are no strongest, and a larger circuit is refused. title: above the figure; default none.
+    """
+    path = Path(path)
+    check_can_draw(path)
+    if max_edges < 1:
+        raise GatewiseError(f"max_edges is a whole number of at least 1, got {max_edges}.")
+    import matplotlib
+
+    settings: dict[Any, Any] = {  # text stays text, and the same circuit gives the same file
+        "svg.fonttype": "none",
+        "svg.hashsalt": "gatewise",
+        "pdf.fonttype": 42,
+        "font.family": "sans-serif",
+    }
+    with matplotlib.rc_context(settings):
+        figure = _figure(_strands(what, max_edges), what.graph, title)
+        stream = io.BytesIO()
+        kind = path.suffix.lower()[1:]
+        stamps = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+        figure.savefig(stream, format=kind, dpi=_DPI, metadata=stamps[kind])
+    write_atomically(path, stream.getvalue())
+    return path
+
+
+def check_can_draw(path: Path) -> None:
+    """Before the work: whether the suffix is one of ours and matplotlib is there."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise GatewiseError(f"a figure ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise GatewiseError(
+            'figures need matplotlib, which is not installed; install it with pip install "gatewise[figures]".'
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Strand:
+    """An edge to draw."""
+
+    sender: str
+    port: str
+    kind: str  # a gate type; "" for an edge without
+    strength: float  # 0 to 1
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    strands: tuple[_Strand, ...]  # weakest first
+    total: int  # edges of the circuit, drawn or not
+    scored: bool
+
+
+def _strands(what: Circuit | Gates, max_edges: int) -> _Drawing:
+    """The edges to draw, with their gate type and strength."""
+    from gatewise.circuits.circuit import Circuit
+
+    graph = what.graph
+    if isinstance(what, Circuit):
+        everything, kinds = what, {}
+        scores = None if what.scores is None else what.scores.double().abs()
+    else:
+        everything = what.sound
+        kinds = {index: kind for kind, part in what.by_type.items() for index in part.indices}
+        scores = _gate_scores(what)
+    indices = everything.indices
+    if len(indices) > max_edges:
+        if scores is None:
+            raise GatewiseError(
+                f"the circuit has {len(indices):,} edges and no scores to choose the {max_edges:,} strongest by. "
+                f"Draw a smaller one, or give max_edges={len(indices)}."
+            )
+        indices = sorted(indices, key=lambda i: -float(scores[i]))[:max_edges]
+    strongest = 0.0 if scores is None or not indices else max(float(scores[i]) for i in indices)
+    found = []
+    for i in indices:
+        strength = 0.3 if scores is None or strongest == 0 else (float(scores[i]) / strongest) ** 0.5
+        sender, port = graph.senders[int(graph.edge_sender[i])], graph.ports[int(graph.edge_port[i])]
+        found.append(_Strand(sender, port, str(kinds.get(i, "")), strength))
+    return _Drawing(tuple(sorted(found, key=lambda strand: strand.strength)), len(everything), scores is not None)
+
+
+def _gate_scores(gates: Gates) -> torch.Tensor | None:
+    """|score| in the direction that found an edge; the larger one for an edge of both."""
+    if gates.ns.scores is None or gates.dn.scores is None:
+        return None
+    ns, dn = gates.ns.scores.double().abs() * gates.ns.mask, gates.dn.scores.double().abs() * gates.dn.mask
+    return torch.maximum(ns, dn)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where nodes stand, in inches, and how large the figure is."""
+
+    place: dict[str, tuple[float, float]]  # centre of a node's box
+    kind: dict[str, str]
+    rank: dict[str, int]  # row from below; nodes of neighbouring rows have nothing between them
+    rows: tuple[tuple[str, float], ...]  # label of a layer, height
+    width: float
+    height: float
+    left: float  # where the columns begin
+    right: float
+    gap: float  # between layers
+
+    @property
+    def transformer(self) -> bool:
+        return "attention" in self.kind.values()
+
+    def is_bar(self, node: str) -> bool:
+        """`input` and `logits` of a transformer span the whole width, so that edges need not meet in one point."""
+        return self.transformer and node in ("input", "logits")
+
+    def is_outer(self, node: str) -> bool:
+        """MLPs of a transformer have the column at the right, with free space beside it."""
+        return self.transformer and self.kind[node] == "pointwise"
+
+
+def _layout(graph: Graph, drawing: _Drawing) -> _Layout:
+    present = {strand.sender for strand in drawing.strands} | {_node(strand.port) for strand in drawing.strands}
+    present |= {"logits", "input"}
+    stages = [(s, [n for n in (s.nodes or ("logits",)) if n in present]) for s in graph.stages]
+    stages = [(stage, nodes) for stage, nodes in stages if nodes]
+    transformer = any(stage.kind == "attention" for stage, _ in stages)
+    heads = sorted({_head(node) for stage, nodes in stages if stage.kind == "attention" for node in nodes})
+    mlps = transformer and any(stage.kind == "pointwise" for stage, _ in stages)
+    columns = max(3, len(heads) + mlps) if transformer else max(len(nodes) for _, nodes in stages)
+    left = _MARGIN
+    right = left + columns * _COLUMN
+    layers = sorted({stage.layer for stage, _ in stages})
+    gap = min(_ROW_RANGE[1], max(_ROW_RANGE[0], _TALLEST / len(layers)))
+    place: dict[str, tuple[float, float]] = {}
+    for stage, nodes in stages:
+        raised = 0.5 * gap if transformer and stage.kind == "pointwise" else 0.0  # MLPs read the heads of their layer
+        above = 0.16 if transformer and stage.kind == "output" else 0.0  # so that the last MLP does not touch logits
+        y = _MARGIN + layers.index(stage.layer) * gap + raised + above
+        for index, node in enumerate(nodes):
+            if stage.kind == "attention":
+                column = heads.index(_head(node)) + 0.5
+            elif transformer and stage.kind == "pointwise":
+                column = columns - 0.5
+            else:
+                column = columns / 2 + index - (len(nodes) - 1) / 2
+            place[node] = (left + column * _COLUMN, y)
+    heights = sorted({y for _, y in place.values()})
+    rows = [(str(layer), _MARGIN + i * gap) for i, layer in enumerate(layers) if transformer and layer < graph.n_layers]
+    return _Layout(
+        place=place,
+        kind={node: stage.kind for stage, nodes in stages for node in nodes},
+        rank={node: heights.index(y) for node, (_, y) in place.items()},
+        rows=tuple(row for row in rows if row[0] != "-1"),
+        width=right + (0.75 if mlps else _MARGIN),
+        height=heights[-1] + 0.45,
+        left=left,
+        right=right,
+        gap=gap,
+    )
+
+
+def _head(node: str) -> int:
+    return int(node.partition(".h")[2])
+
+
+def _figure(drawing: _Drawing, graph: Graph, title: str | None) -> Figure:
+    from matplotlib.figure import Figure
+
+    layout = _layout(graph, drawing)
+    figure = Figure(figsize=(layout.width, layout.height))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, layout.width)
+    axes.set_ylim(0, layout.height)
+    axes.axis("off")
+    for label, y in layout.rows:
+        axes.axhline(y, color="#F0F0F0", linewidth=0.6, zorder=0)
+        axes.text(_MARGIN - 0.15, y, label, fontsize=6, color="#999999", ha="right", va="center")
+    opacity = min(0.95, max(0.35, 60 / max(1, len(drawing.strands)) + 0.3))
+    for strand in drawing.strands:
+        _draw_edge(axes, layout, strand, opacity)
+    ports: dict[str, set[str]] = {}
+    for strand in drawing.strands:
+        ports.setdefault(_node(strand.port), set()).add(strand.port)
+    for node in layout.place:
+        _draw_node(axes, layout, node, ports.get(node, set()))
+    _legend(axes, layout, drawing, title)
+    return figure
+
+
+def _node(port: str) -> str:
+    return port.partition("<")[0]
+
+
+def _draw_edge(axes: Axes, layout: _Layout, strand: _Strand, opacity: float) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Curve
+
+    points = _course(layout, strand.sender, strand.port)
+    codes = [Curve.MOVETO] + [Curve.CURVE4] * (len(points) - 1)
+    width = _WIDTHS[0] + (_WIDTHS[1] - _WIDTHS[0]) * strand.strength
+    colour = COLOURS.get(strand.kind, _PLAIN)
+    curve = PathPatch(Curve(points, codes), facecolor="none", edgecolor=colour, linewidth=width, alpha=opacity)
+    curve.set_capstyle("butt")
+    curve.set_gid(f"{strand.sender}->{strand.port}")
+    axes.add_patch(curve)
+
+
+def _course(layout: _Layout, sender: str, port: str) -> list[tuple[float, float]]:
+    """Points of a curve of cubic pieces, from the upper side of the sender to the port, around the boxes between."""
+    receiver = _node(port)
+    (x0, y0), (x1, y1) = layout.place[sender], layout.place[receiver]
+    x1 += _PORT_SHIFT.get(port[len(receiver) :], 0.0)
+    y0, y1 = y0 + _BOX[1] / 2, y1 - _BOX[1] / 2
+    bend = 0.8 * layout.gap  # height within which an edge changes its column
+    if layout.is_bar(sender) and layout.is_bar(receiver):
+        x = layout.left - 0.05
+        return _cubic((x, y0), (x, y1))
+    if layout.is_bar(receiver):  # beside the sender's column, then straight up
+        lane = x0 + _lane(layout, sender)
+        turn = min(y0 + bend, y1)
+        return _cubic((x0, y0), (lane, turn)) + _cubic((lane, turn), (lane, y1))[1:]
+    if layout.is_bar(sender):
+        column = layout.place[receiver][0]
+        lane = column - 0.5 * _COLUMN + 0.3 * (x1 - column)
+        turn = max(y1 - bend, y0)
+        return _cubic((lane, y0), (lane, turn)) + _cubic((lane, turn), (x1, y1))[1:]
+    if layout.place[receiver][0] == x0 and any(x == x0 and y0 < y < y1 for x, y in layout.place.values()):
+        side = 0.5 * _COLUMN
+        if layout.is_outer(sender):
+            side = 0.3 + min(0.35, 0.03 * (layout.rank[receiver] - layout.rank[sender]))
+        reach = side / 0.75  # a cubic comes to three quarters of its control points
+        return [(x0, y0), (x0 + reach, y0 + 0.3 * (y1 - y0)), (x0 + reach, y1 - 0.3 * (y1 - y0)), (x1, y1)]
+    return _cubic((x0, y0), (x1, y1))
+
+
+def _cubic(start: tuple[float, float], end: tuple[float, float]) -> list[tuple[float, float]]:
+    """Leaves and arrives upright."""
+    pull = 0.4 * (end[1] - start[1])
+    return [start, (start[0], start[1] + pull), (end[0], end[1] - pull), end]
+
+
+def _lane(layout: _Layout, sender: str) -> float:
+    """How far beside its column an edge to `logits` goes up; later senders nearer, so that lanes do not cross."""
+    top = max(layout.rank.values())
+    share = (top - layout.rank[sender]) / top
+    return (0.3 + 0.35 * share) if layout.is_outer(sender) else (0.28 + 0.1 * share)
+
+
+def _draw_node(axes: Axes, layout: _Layout, node: str, ports: set[str]) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    x, y = layout.place[node]
+    width, height = _BOX
+    if layout.is_bar(node):
+        width = layout.width - layout.left
+        x = layout.left - 0.1 + width / 2
+    corner = (x - width / 2, y - height / 2)
+    shape = "round,pad=0,rounding_size=0.04"
+    fill = _FILLS[layout.kind[node]]
+    axes.add_patch(
+        FancyBboxPatch(
+            corner, width, height, boxstyle=shape, facecolor=fill, edgecolor="#333333", linewidth=0.6, zorder=3
+        )
+    )
+    letters = sorted(port[len(node) :] for port in ports if port != node)
+    axes.text(x, y + (0.03 if letters else 0), node, fontsize=6.5, ha="center", va="center", zorder=4)
+    for letter in letters:
+        place = (x + _PORT_SHIFT[letter], y - height / 2 + 0.015)
+        axes.text(*place, letter[1], fontsize=4.5, color="#555555", ha="center", va="bottom", zorder=4)
+
+
+def _legend(axes: Axes, layout: _Layout, drawing: _Drawing, title: str | None) -> None:
+    from matplotlib.lines import Line2D
+
+    counts = {kind: sum(strand.kind == kind for strand in drawing.strands) for kind in (*COLOURS, "")}
+    names = {**{kind: kind for kind in COLOURS}, "": "edge" if not any(counts[k] for k in COLOURS) else "no label"}
+    handles = [
+        Line2D([], [], color=COLOURS.get(kind, _PLAIN), linewidth=2, label=f"{names[kind]} ({count})")
+        for kind, count in counts.items()
+        if count
+    ]
+    if handles:
+        axes.legend(
+            handles=handles, loc="upper left", bbox_to_anchor=(layout.left / layout.width, 1), ncols=len(handles),
+            fontsize=6.5, frameon=False, handlelength=1.4, columnspacing=1.2, borderaxespad=0.4,
+        )  # fmt: skip
+    shown = len(drawing.strands)
+    note = (
+        f"{drawing.total:,} edges" if shown == drawing.total else f"the strongest {shown:,} of {drawing.total:,} edges"
+    )
+    note += ", width by |score|" if drawing.scored else ""
+    axes.text(layout.width - 0.1, 0.08, note, fontsize=6, color="#777777", ha="right", va="bottom")
+    if title:
+        axes.text(layout.left - 0.1, 0.08, title, fontsize=7, ha="left", va="bottom")

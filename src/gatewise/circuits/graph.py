@@ -1,0 +1,349 @@
+"""Nodes, ports and edges of a model: plain data that knows nothing about weights.
+
+A *node* writes to the residual stream (`input`, head `a5.h9`, MLP `m8`); a *port* is a place where a node reads (a
+head has `<q>`, `<k>`, `<v>`; an MLP and `logits` have one). A *stage* is a group of nodes that are computed together.
+Every port of a stage sees the same senders, and those are always the first `reads` ones in order of writing.
+
+Orders are those of EAP-IG, so that files and matrices can be compared: senders and ports layer by layer, the ports of
+a layer as all q, all k, all v, then the MLP; edges in EAP-IG's order of construction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from gatewise.errors import GatewiseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gatewise.circuits.circuit import Circuit
+
+QKV = Literal["split", "merged"]
+StageKind = Literal["source", "attention", "pointwise", "output"]
+
+_HEAD_ALIAS = re.compile(r"^[aA](\d{1,9})\.h?(\d{1,9})$")
+_PORT_ALIAS = re.compile(r"^(.*?)(?:<([qkv])>|\.([qkv]))?$")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Nodes that are computed together, and the ports through which they read the first `reads` senders."""
+
+    kind: StageKind
+    nodes: tuple[str, ...]  # in order of sender index; empty for the output
+    ports: tuple[str, ...]  # in order of port index; empty for a source
+    reads: int
+    layer: int
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Ports whose edges are listed together: for each sender, each of these ports."""
+
+    ports: tuple[int, ...]  # global port indices, in listing order
+    reads: int
+    start: int  # index of the block's first edge
+
+
+class EdgeNames(Sequence[str]):
+    """The names of all edges, made when asked for: a large model has millions."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __len__(self) -> int:
+        return self._graph.n_edges
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        sender, port = int(self._graph.edge_sender[index]), int(self._graph.edge_port[index])
+        return f"{self._graph.senders[sender]}->{self._graph.ports[port]}"
+
+    def __iter__(self) -> Iterator[str]:
+        senders, ports = self._graph.senders, self._graph.ports
+        pairs = zip(self._graph.edge_sender.tolist(), self._graph.edge_port.tolist(), strict=True)
+        return (f"{senders[s]}->{ports[p]}" for s, p in pairs)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._graph.find(name) is not None
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} edges: {self[0]}, ..., {self[-1]}>"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All edges of a model. Two graphs are equal if their stages are."""
+
+    stages: tuple[Stage, ...]
+    n_layers: int
+    n_heads: int
+    d_model: int
+    parallel: bool = False  # MLP and heads of a layer read the same senders
+    qkv: QKV = "split"
+
+    @classmethod
+    def transformer(
+        cls, n_layers: int, n_heads: int, d_model: int, *, parallel: bool = False, qkv: QKV = "split"
+    ) -> Graph:
+        """The graph of a decoder: `n_layers` times (heads, MLP), between `input` and `logits`."""
+        if qkv not in ("split", "merged"):
+            raise GatewiseError(f"qkv is 'split' (a port each for q, k and v) or 'merged' (one per head), got {qkv!r}.")
+        suffixes = ("<q>", "<k>", "<v>") if qkv == "split" else ("",)
+        stages = [Stage("source", ("input",), (), 0, -1)]
+        written = 1
+        for layer in range(n_layers):
+            heads = tuple(f"a{layer}.h{head}" for head in range(n_heads))
+            ports = tuple(head + suffix for suffix in suffixes for head in heads)
+            stages.append(Stage("attention", heads, ports, written, layer))
+            seen_by_mlp = written if parallel else written + n_heads
+            stages.append(Stage("pointwise", (f"m{layer}",), (f"m{layer}",), seen_by_mlp, layer))
+            written += n_heads + 1
+        stages.append(Stage("output", (), ("logits",), written, n_layers))
+        return cls(tuple(stages), n_layers, n_heads, d_model, parallel, qkv)
+
+    @classmethod
+    def layered(cls, sources: Sequence[str], layers: Sequence[Sequence[str]], d_model: int) -> Graph:
+        """The graph of a logic model: sources without inputs, then layers of one-port nodes, then `logits`."""
+        stages = [Stage("source", tuple(sources), (), 0, -1)]
+        written = len(sources)
+        for index, nodes in enumerate(layers):
+            stages.append(Stage("pointwise", tuple(nodes), tuple(nodes), written, index))
+            written += len(nodes)
+        stages.append(Stage("output", (), ("logits",), written, len(layers)))
+        return cls(tuple(stages), len(layers), max(map(len, (sources, *layers))), d_model)
+
+    @cached_property
+    def senders(self) -> tuple[str, ...]:
+        """All writing nodes, in order of sender index."""
+        return tuple(node for stage in self.stages for node in stage.nodes)
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        return (*self.senders, "logits")
+
+    @cached_property
+    def ports(self) -> tuple[str, ...]:
+        """All ports, in order of port index."""
+        return tuple(port for stage in self.stages for port in stage.ports)
+
+    @cached_property
+    def sender_layer(self) -> tuple[int, ...]:
+        return tuple(stage.layer for stage in self.stages for _ in stage.nodes)
+
+    @cached_property
+    def port_node(self) -> tuple[str, ...]:
+        """The node that each port belongs to."""
+        return tuple(_split_port(port)[0] for port in self.ports)
+
+    @cached_property
+    def port_sender(self) -> tuple[int, ...]:
+        """Sender index of the node that each port belongs to; -1 for `logits`."""
+        return tuple(self._sender_index.get(node, -1) for node in self.port_node)
+
+    @cached_property
+    def ports_of_sender(self) -> tuple[tuple[int, ...], ...]:
+        """The ports of each writing node."""
+        found: list[list[int]] = [[] for _ in self.senders]
+        for port, sender in enumerate(self.port_sender):
+            if sender >= 0:
+                found[sender].append(port)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def stage_of_port(self) -> tuple[int, ...]:
+        return tuple(i for i, stage in enumerate(self.stages) for _ in stage.ports)
+
+    @cached_property
+    def stage_of_sender(self) -> tuple[int, ...]:
+        return tuple(i for i, stage in enumerate(self.stages) for _ in stage.nodes)
+
+    @cached_property
+    def port_layer(self) -> tuple[int, ...]:
+        return tuple(stage.layer for stage in self.stages for _ in stage.ports)
+
+    @cached_property
+    def sender_slices(self) -> tuple[slice, ...]:
+        """Where each stage's nodes stand among the senders."""
+        return _slices([len(stage.nodes) for stage in self.stages])
+
+    @cached_property
+    def port_slices(self) -> tuple[slice, ...]:
+        """Where each stage's ports stand among the ports."""
+        return _slices([len(stage.ports) for stage in self.stages])
+
+    @cached_property
+    def _blocks(self) -> tuple[_Block, ...]:
+        blocks: list[_Block] = []
+        start = 0
+        groups: list[tuple[list[int], int]] = []
+        for stage, ports in zip(self.stages, self.port_slices, strict=True):
+            if stage.kind == "source":
+                continue
+            listing = list(range(ports.start, ports.stop))
+            if stage.kind == "attention" and self.qkv == "split":  # listed head by head: q, k, v
+                heads = len(stage.nodes)
+                listing = [ports.start + kind * heads + head for head in range(heads) for kind in range(3)]
+            if self.parallel and stage.kind == "pointwise":  # listed with the heads that read the same senders
+                groups[-1][0].extend(listing)
+            else:
+                groups.append((listing, stage.reads))
+        for listing, reads in groups:
+            blocks.append(_Block(tuple(listing), reads, start))
+            start += len(listing) * reads
+        return tuple(blocks)
+
+    @cached_property
+    def n_edges(self) -> int:
+        last = self._blocks[-1]
+        return last.start + len(last.ports) * last.reads
+
+    @cached_property
+    def edge_sender(self) -> Tensor:
+        """Sender index of every edge. [edge]"""
+        return torch.cat([torch.arange(b.reads).repeat_interleave(len(b.ports)) for b in self._blocks])
+
+    @cached_property
+    def edge_port(self) -> Tensor:
+        """Port index of every edge. [edge]"""
+        return torch.cat([torch.tensor(b.ports).repeat(b.reads) for b in self._blocks])
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Edge index by [port, sender]; -1 where there is no edge."""
+        table = torch.full((len(self.ports), len(self.senders)), -1)
+        table[self.edge_port, self.edge_sender] = torch.arange(self.n_edges)
+        return table
+
+    @property
+    def edges(self) -> EdgeNames:
+        """Names of all edges, in EAP-IG's order of construction."""
+        return EdgeNames(self)
+
+    @cached_property
+    def _sender_index(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.senders)}
+
+    @cached_property
+    def _port_index(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.ports)}
+
+    def find(self, name: str) -> int | None:
+        """Index of the edge with this name, in any accepted spelling; None if there is no such edge."""
+        sender_name, arrow, port_name = name.partition("->")
+        sender = self._sender_index.get(_node_name(sender_name))
+        port = self._port_index.get(_port_name(port_name))
+        if not arrow or sender is None or port is None:
+            return None
+        index = int(self.edge_index[port, sender])
+        return None if index < 0 else index
+
+    def index(self, name: str) -> int:
+        """Index of the edge with this name; an error that says what is wrong with the name if there is none."""
+        index = self.find(name)
+        if index is None:
+            raise GatewiseError(self._why_unknown(name))
+        return index
+
+    def _why_unknown(self, name: str) -> str:
+        sender_name, arrow, port_name = name.partition("->")
+        example = self.edges[self.n_edges // 2]
+        if not arrow:
+            return f"edge {name!r} has no '->'; write it as sender->port, for example {example!r}."
+        if _node_name(sender_name) not in self._sender_index:
+            return f"edge {name!r}: there is no sender {sender_name!r} in {self!r}; senders are {_some(self.senders)}."
+        if _port_name(port_name) not in self._port_index:
+            return f"edge {name!r}: there is no port {port_name!r} in {self!r}; ports are {_some(self.ports)}."
+        return f"edge {name!r} does not exist: {sender_name} writes after {port_name} reads."
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """Spread values over edges [..., edge] into a matrix [..., port, sender], 0 where there is no edge."""
+        out = values.new_zeros(*values.shape[:-1], len(self.ports), len(self.senders))
+        out[..., self.edge_port.to(values.device), self.edge_sender.to(values.device)] = values
+        return out
+
+    def vector(self, matrix: Tensor) -> Tensor:
+        """The inverse of `matrix`: pick the edges [..., edge] out of [..., port, sender]."""
+        return matrix[..., self.edge_port.to(matrix.device), self.edge_sender.to(matrix.device)]
+
+    def circuit(self, edges: Iterable[str] | Iterable[int]) -> Circuit:
+        """The circuit of these edges, given by name or by index."""
+        from gatewise.circuits.circuit import Circuit
+
+        indices = [edge if isinstance(edge, int) else self.index(edge) for edge in edges]
+        return Circuit.from_indices(self, indices)
+
+    def full(self) -> Circuit:
+        """The circuit of all edges."""
+        return ~self.empty()
+
+    def empty(self) -> Circuit:
+        """The circuit of no edges."""
+        return self.circuit([])
+
+    def random_circuit(self, edges: int, seed: int = 0) -> Circuit:
+        """A circuit of exactly `edges` edges drawn uniformly."""
+        if not 0 <= edges <= self.n_edges:
+            raise GatewiseError(f"a random circuit of {edges} edges was asked for; the graph has {self.n_edges:,}.")
+        generator = torch.Generator().manual_seed(seed)
+        return self.circuit(torch.randperm(self.n_edges, generator=generator)[:edges].tolist())
+
+    def config(self) -> dict[str, Any]:
+        """The `cfg` entry of a circuit file."""
+        return {
+            "n_layers": self.n_layers,
+            "n_heads": self.n_heads,
+            "parallel_attn_mlp": self.parallel,
+            "d_model": self.d_model,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<Graph: {self.n_layers} layers x {self.n_heads} heads, {len(self.senders)} senders, "
+            f"{len(self.ports)} ports, {self.n_edges:,} edges>"
+        )
+
+    def _repr_html_(self) -> str:
+        from gatewise.notebook import card
+
+        return card("Graph", repr(self).removeprefix("<Graph: ").removesuffix(">"))
+
+
+def _slices(counts: Sequence[int]) -> tuple[slice, ...]:
+    ends = torch.tensor(counts).cumsum(0).tolist()
+    return tuple(slice(end - count, end) for end, count in zip(ends, counts, strict=True))
+
+
+def _node_name(name: str) -> str:
+    """Canonical spelling: `A5.9`, `a5.9` and `a5.h9` are one node."""
+    match = _HEAD_ALIAS.match(name.strip())
+    return f"a{int(match[1])}.h{int(match[2])}" if match else name.strip()
+
+
+def _split_port(name: str) -> tuple[str, str]:
+    match = _PORT_ALIAS.match(name.strip())
+    assert match is not None  # the pattern accepts any text
+    return match[1], match[2] or match[3] or ""
+
+
+def _port_name(name: str) -> str:
+    """Canonical spelling: `a9.6.q` and `a9.h6<q>` are one port."""
+    node, kind = _split_port(name)
+    return _node_name(node) + (f"<{kind}>" if kind else "")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:3])}, ..., {', '.join(names[-2:])}"

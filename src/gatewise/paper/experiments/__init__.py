@@ -1,0 +1,33 @@
+"""One module per experiment. A new one is a file with an `EXPERIMENT` and its name here."""
+
+from gatewise.paper.contract import Experiment
+from gatewise.paper.experiments import (
+    capabilities,
+    completeness,
+    completeness_metrics,
+    contribution,
+    cost,
+    faithfulness,
+    gate_ablation,
+    graph_study,
+    misalignment,
+    proportion,
+    stability,
+    unlearning,
+)
+
+_MODULES = (  # in the paper's order
+    gate_ablation,
+    capabilities,
+    completeness,
+    faithfulness,
+    stability,
+    completeness_metrics,
+    misalignment,
+    graph_study,
+    contribution,
+    proportion,
+    unlearning,
+    cost,
+)
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}

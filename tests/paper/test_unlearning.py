@@ -1,0 +1,118 @@
+"""Unlearning: how harmful questions are read and paired, and what the stand-in is made of."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gatewise.errors import GatewiseError
+from gatewise.models.loader import load_model
+from gatewise.paper.experiments.unlearning import EXPERIMENT
+from gatewise.paper.lab import Lab
+from gatewise.paper.presets import PAPER, QUICK
+from gatewise.paper.unlearning_data import check_data, make_plan, pair_answers, read_answers
+from gatewise.tasks.encoder import Encoder
+
+SMALL = QUICK.changed(pairs=2, seeds=1, stability_seeds=1, held_out=6, sizes=[5, 20], methods=("eap",))
+
+
+def _open_encoder() -> Encoder:
+    """A tokenizer of bytes, made here: it knows every text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return Encoder(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+
+
+def test_both_layouts_of_files_say_the_same(tmp_path: Path) -> None:
+    one = {"prompt": "How?", "response_0": "Like so", "response_1": "No", "is_response_0_safe": False}
+    one["is_response_1_safe"] = True
+    (tmp_path / "own.jsonl").write_text(json.dumps(one) + "\n\n")
+    (tmp_path / "each.csv").write_text("prompt,response,is_safe\nHow?,Like so,False\nHow?,No,true\n")
+    expected = {"How?": [("Like so", False), ("No", True)]}
+    assert read_answers(tmp_path / "own.jsonl") == expected
+    assert read_answers(tmp_path / "each.csv") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", "{", "line 1: not valid JSON"),
+        ("a.jsonl", "[1]\n", "expected a JSON object"),
+        ("a.csv", "prompt,answer\nHow?,So\n", "expected prompt, response_0"),
+        ("a.csv", "prompt,response,is_safe\nHow?,So,perhaps\n", "neither safe nor unsafe"),
+        ("a.txt", "", "expected a .jsonl or .csv file"),
+    ],
+)
+def test_broken_files_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(GatewiseError, match=message):
+        read_answers(tmp_path / name)
+
+
+def test_harmful_questions_are_paired_with_harmless_ones_of_equal_length() -> None:
+    encoder = _open_encoder()
+    records = {
+        "bad one?": [("xa", False), ("ya", True)],
+        "bad two?": [("xb", False), ("yb", True)],
+        "bad alike": [("same", False), ("same too", True)],
+        "bad long question?": [("xc", False), ("yc", True)],  # no counterpart of its length
+        "fine 1?.": [("za", True)],
+        "all bad.": [("za", False)],  # neither
+    }
+    # one token for each letter, a space before the answer: first tokens would all be spaces
+    pairs = pair_answers(records, _WithoutSpace(encoder))
+    assert [pair.clean for pair in pairs] == ["Question: bad one?\nAnswer:", "Question: bad two?\nAnswer:"]
+    assert {pair.corrupted for pair in pairs} == {"Question: fine 1?.\nAnswer:"}
+    assert (pairs[0].right, pairs[0].wrong) == ((" xa",), (" ya",))
+
+
+class _WithoutSpace(Encoder):
+    """Answers begin after their space, so that a tokenizer of letters can tell them apart."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder.tokenizer)
+
+    def tokens(self, texts: object) -> list[list[int]]:
+        return super().tokens([text.replace(": ", ":").replace(":\n", ":") for text in texts])  # type: ignore[attr-defined]
+
+
+def test_too_little_data_says_what_is_missing() -> None:
+    with pytest.raises(GatewiseError, match="1 have a safe and an unsafe answer, 0 of these"):
+        pair_answers({"bad?": [("x", False), ("y", True)]}, _open_encoder())
+
+
+def test_without_data_the_paper_preset_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # not installed
+    for preset in (PAPER, PAPER.changed(unlearning_file="nowhere.jsonl")):
+        with pytest.raises(GatewiseError, match=r"--unlearn FILE"):
+            check_data(preset)
+    check_data(SMALL)
+
+
+def test_the_stand_in_forgets_one_template_and_keeps_the_others(tmp_path: Path) -> None:
+    lab = Lab(SMALL, tmp_path)
+    plan = make_plan(lab)
+    assert all(text.startswith("When ") for text in (*plan.forget.train.clean_text, *plan.forget.test.clean_text))
+    assert not any(text.startswith("When ") for text in plan.retain["IOI, other templates"].clean_text)
+    assert set(plan.retain) == {"IOI, other templates", "GT", "SA"}
+    assert len(plan.forget.test) == len(plan.retain["IOI, other templates"]) == 6
+    assert make_plan(lab).forget.test.fingerprint == plan.forget.test.fingerprint
+
+
+def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> None:
+    lab = Lab(SMALL, tmp_path)
+    outcome = EXPERIMENT.run(lab)
+    rows = {(row[0], row[1]): row[2:] for row in outcome.tables[0].rows}
+    assert rows["whole model", 0] == [1.0, 1.0, 1.0, 1.0]
+    assert float(rows["EAP (Ns+Dn, ours)", 20][0]) < 1.0  # type: ignore[arg-type]
+    assert float(rows["EAP (Ns+Dn, ours)", 2][3]) == 1.0  # type: ignore[arg-type]
+    assert len(outcome.verdicts) == 2
+    assert load_model("tiny").fingerprint == lab.model.fingerprint
