@@ -26,7 +26,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.logic.truth import TruthTable
 from gatewise.methods.contract import top_edges
 from gatewise.report.data import report_data
-from gatewise.report.investigate import SEARCHES, Investigation, investigate
+from gatewise.report.investigation import SEARCHES, Investigation, investigate
 from gatewise.report.page import write_page
 
 FLAGS = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gatewise as gw
-from gatewise.methods.discover import Scores
+from gatewise.methods.search import Scores
 from gatewise.models.planted import planted_pairs
 
 HOSTILE = "<script>alert(1)</script> & 'x'"

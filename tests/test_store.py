@@ -26,7 +26,7 @@ from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.store import Store
 from gatewise.store import entries as store_module
 
-discover_module = import_module("gatewise.methods.discover")  # the package has a function of that name
+discover_module = import_module("gatewise.methods.search")  # the package has a function of that name
 KEY = "ab" + "0" * 30
 
 

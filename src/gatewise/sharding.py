@@ -16,10 +16,10 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.evaluate import Evaluations, measure_shard, summarised
+from gatewise.evaluation.evaluations import Evaluations, measure_shard, summarised
 from gatewise.methods.contract import Method, Problem, SearchDirection
-from gatewise.methods.discover import Scores, _check, _method, provenance
 from gatewise.methods.eap import Blocks, EapConfig, combined, score_blocks
+from gatewise.methods.search import Scores, _check, _method, provenance
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 

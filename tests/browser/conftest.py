@@ -13,7 +13,7 @@ import pytest
 
 import gatewise as gw
 from gatewise.report.data import report_data
-from gatewise.report.investigate import Investigation, investigate
+from gatewise.report.investigation import Investigation, investigate
 from gatewise.report.page import write_page
 
 _FLAGS = [

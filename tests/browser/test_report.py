@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.report.investigate import Investigation
+from gatewise.report.investigation import Investigation
 
 Open = Callable[..., Any]  # data -> page
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'`&amp; \u2028\u2029 <!-- {{script}} ${x}"

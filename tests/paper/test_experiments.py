@@ -8,7 +8,7 @@ import torch
 
 from gatewise import load_model
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.incompleteness import SampledColumn
+from gatewise.evaluation.knockouts import SampledColumn
 from gatewise.paper.contract import Outcome, Verdict
 from gatewise.paper.experiments import EXPERIMENTS, capabilities, completeness_metrics, contribution, gate_ablation
 from gatewise.paper.experiments.completeness import judge_widest

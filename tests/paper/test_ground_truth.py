@@ -13,7 +13,7 @@ from gatewise.engine.circuits import last_logits
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.logic import labels_by_test, truth_tables
-from gatewise.methods.discover import discover
+from gatewise.methods.search import discover
 from gatewise.models.planted import PlantedGate, build_planted, logic_model, planted_model, planted_pairs
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.paper.ground_truth import (

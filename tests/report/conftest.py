@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gatewise as gw
-from gatewise.report.investigate import Investigation, investigate
+from gatewise.report.investigation import Investigation, investigate
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from gatewise.models.model import Model
-    from gatewise.report.investigate import Investigation
+    from gatewise.report.investigation import Investigation
     from gatewise.report.verdicts import Verdict
     from gatewise.tasks import Task
 
@@ -68,7 +68,7 @@ def run_command(
     command += ["--out", str(folder)]
     smaller = None if sizes is None else _numbers(sizes)
     _make_folder(folder)
-    from gatewise.report.investigate import investigate
+    from gatewise.report.investigation import investigate
 
     kept = open_store(str(folder / "store") if store is None else store)
     loaded = load(model)

@@ -1,14 +1,14 @@
 """How good circuits are."""
 
-from gatewise.evaluation.evaluate import MIB_SHARES, Evaluation, Evaluations, evaluate
-from gatewise.evaluation.incompleteness import (
+from gatewise.evaluation.evaluations import MIB_SHARES, Evaluation, Evaluations, evaluate
+from gatewise.evaluation.knockouts import (
     Incompleteness,
     adversarial_subset,
     incompleteness,
     incompleteness_table,
     minimality,
 )
-from gatewise.evaluation.stability import Overlap, Stability, overlap, stability
+from gatewise.evaluation.overlaps import Overlap, Stability, overlap, stability
 
 __all__ = [
     "MIB_SHARES",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from gatewise.evaluation.evaluate import Behaviour, Evaluation
+    from gatewise.evaluation.evaluations import Behaviour, Evaluation
 
 COLUMNS = ("\n", "\nedges", "C:\nKL(G||C)", "\nacc", "\nmargin", "G\\C:\nKL(.||G)", "\nacc", "\nmargin")  # 80 wide
 _LEGEND = (

@@ -11,8 +11,8 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import GATE_TYPES, Gates, GateType, Grouping, Rule, split_gates
 from gatewise.logic.truth import TestedLabel
-from gatewise.methods.discover import discover
 from gatewise.methods.registry import methods
+from gatewise.methods.search import discover
 from gatewise.models.model import Model
 from gatewise.store import Store
 from gatewise.tasks.pairs import Pairs

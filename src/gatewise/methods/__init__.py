@@ -1,5 +1,5 @@
 """Finding circuits: ACDC, EAP and Edge Pruning behind one call."""
 
-from gatewise.methods.discover import Scores, discover, score_edges
+from gatewise.methods.search import Scores, discover, score_edges
 
 __all__ = ["Scores", "discover", "score_edges"]

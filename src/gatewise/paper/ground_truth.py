@@ -31,7 +31,7 @@ from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.logic.gates import GATE_TYPES, GateType, split_gates
 from gatewise.logic.truth import labels_by_test, truth_tables
 from gatewise.methods.contract import SearchDirection
-from gatewise.methods.discover import discover
+from gatewise.methods.search import discover
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.progress import progress_bar
 

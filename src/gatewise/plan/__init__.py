@@ -1,8 +1,8 @@
 """Forecasts of memory and time before a run, from a model's configuration alone: no weights, no network.
 
-`count.py` runs the package's own code on torch's meta device and counts; `forecast.py` says what is run how often.
+`count.py` runs the package's own code on torch's meta device and counts; `forecasts.py` says what is run how often.
 """
 
-from gatewise.plan.forecast import Forecast, forecast
+from gatewise.plan.forecasts import Forecast, forecast
 
 __all__ = ["Forecast", "forecast"]

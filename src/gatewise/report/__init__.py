@@ -1,11 +1,11 @@
 """From a model and a task to a page that explains the circuit: `investigate` computes, `save` writes the files.
 
-`investigate.py` runs the searches and the measures, `evidence.py` asks how far to trust them, `examples.py` reads the
+`investigation.py` runs the searches and the measures, `evidence.py` asks how far to trust them, `examples.py` reads the
 prompts' probabilities, `verdicts.py` says in sentences what came out, `data.py` packs it all as plain data, and
 `page.py` puts that data into one HTML file made of `assets/`.
 """
 
-from gatewise.report.investigate import Investigation, investigate
+from gatewise.report.investigation import Investigation, investigate
 from gatewise.report.page import write_page
 
 __all__ = ["Investigation", "investigate", "write_page"]

@@ -18,8 +18,8 @@ from gatewise.report.verdicts import facts, headline, next_steps, trust
 
 if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation
-    from gatewise.evaluation.evaluate import Behaviour
-    from gatewise.report.investigate import Investigation
+    from gatewise.evaluation.evaluations import Behaviour
+    from gatewise.report.investigation import Investigation
 
 TABLES_PER_RECEIVER = 40  # in the page; `tables.json` has all
 TESTED_LABELS = ("AND", "OR", "ADDER", "XOR-like", "inhibiting", "none")

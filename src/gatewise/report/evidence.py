@@ -12,10 +12,10 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.effects import edge_effects
 from gatewise.engine.runs import Direction
-from gatewise.evaluation.stability import overlap
+from gatewise.evaluation.overlaps import overlap
 from gatewise.logic.gates import Gates
 from gatewise.methods.calibration import rank_correlation
-from gatewise.methods.discover import discover
+from gatewise.methods.search import discover
 from gatewise.models.model import Model
 from gatewise.store import Store
 from gatewise.tasks.pairs import Pairs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gatewise.files import write_json
 
 if TYPE_CHECKING:
-    from gatewise.report.investigate import Investigation
+    from gatewise.report.investigation import Investigation
 
 
 def save_files(found: Investigation, folder: Path, tables: Any) -> list[Path]:

@@ -13,7 +13,7 @@ from gatewise.logic.gates import GATE_TYPES
 
 if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation
-    from gatewise.report.investigate import Investigation
+    from gatewise.report.investigation import Investigation
 
 Level = Literal["good", "note", "warning"]
 

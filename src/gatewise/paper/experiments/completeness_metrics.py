@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
 from gatewise.evaluation import incompleteness_table
-from gatewise.evaluation.incompleteness import SAMPLES, SampledColumn
+from gatewise.evaluation.knockouts import SAMPLES, SampledColumn
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.contract import (
     DIRECTION_NAMES,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.stability import overlap, stability
+from gatewise.evaluation.overlaps import overlap, stability
 from gatewise.methods import discover
 from gatewise.models.planted import planted_model, planted_pairs
 

@@ -18,13 +18,13 @@ from gatewise.logic.find import Agreement, label_agreement
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.logic.truth import TestedLabel, TruthTable, labels_by_test, truth_tables
 from gatewise.methods.contract import SearchDirection
-from gatewise.methods.discover import discover
 from gatewise.methods.registry import methods
+from gatewise.methods.search import discover
 from gatewise.models.model import Model
 from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, strongest_gates
 from gatewise.report.examples import ShownExample, shown_examples
 from gatewise.store import Store
-from gatewise.tasks.task import Task
+from gatewise.tasks.catalogue import Task
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 CIRCUITS = ("ns|dn", *SEARCHES)  # what is drawn and measured; ns|dn is the union

@@ -10,7 +10,7 @@ from small_models import random_pairs, small_model
 
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.incompleteness import (
+from gatewise.evaluation.knockouts import (
     adversarial_subset,
     incompleteness,
     incompleteness_table,

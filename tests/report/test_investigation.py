@@ -16,7 +16,7 @@ from gatewise.logic.find import label_agreement
 from gatewise.logic.truth import labels_by_test
 from gatewise.report.data import TABLES_PER_RECEIVER, report_data
 from gatewise.report.evidence import edge_strength, strongest_gates
-from gatewise.report.investigate import Investigation, investigate
+from gatewise.report.investigation import Investigation, investigate
 from gatewise.report.verdicts import next_steps, trust
 from gatewise.tasks import Task
 
