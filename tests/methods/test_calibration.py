@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from small_models import random_pairs, small_model
 
 from gatewise.errors import GatewiseError
 from gatewise.methods import discover
-from gatewise.methods.calibration import rank_correlation
 from gatewise.models.planted import planted_model, planted_pairs
-
-
-def test_rank_correlation() -> None:
-    a = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    assert rank_correlation(a, a**3) == pytest.approx(1)
-    assert rank_correlation(a, -a) == pytest.approx(-1)
-    assert rank_correlation(a, torch.ones(4)) == 0
-    # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: by hand 4.5 / sqrt(4.5 * 5)
-    assert rank_correlation(torch.tensor([0.0, 1.0, 1.0, 2.0]), a) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
 
 
 @pytest.mark.parametrize("direction", ["ns", "dn", "ns+dn"])

@@ -24,7 +24,7 @@ from gatewise.paper.experiments.venn import circle_distance, lens_area
 from gatewise.paper.figures import draw
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import QUICK
-from gatewise.paper.toy import PAPER, Row
+from gatewise.paper.toy import PAPER, ToyRow
 
 SMALL = QUICK.changed(
     sizes=(20, 60),
@@ -255,9 +255,9 @@ def test_shares_of_the_joint_circuit_sum_to_one(folder: Path) -> None:
     assert found["ADDER"] > 0
 
 
-def _row(entries: tuple[object, ...]) -> Row:
+def _row(entries: tuple[object, ...]) -> ToyRow:
     recovery = dict(zip(("AND", "OR", "ADDER"), entries[:3], strict=True))
-    return Row("ns", "eap", recovery, {}, {}, faithful=bool(entries[3]), complete=bool(entries[4]))  # type: ignore[arg-type]
+    return ToyRow("ns", "eap", recovery, {}, {}, faithful=bool(entries[3]), complete=bool(entries[4]))  # type: ignore[arg-type]
 
 
 def test_capabilities_are_judged_entry_by_entry() -> None:

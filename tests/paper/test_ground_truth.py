@@ -19,8 +19,8 @@ from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.paper.ground_truth import (
     FOUND,
     PRUNING_STEPS,
-    Setting,
     Share,
+    Study,
     benchmark,
     margins_of_combinations,
     thresholds,
@@ -43,7 +43,7 @@ def plant(*gates: tuple[str, Any, str]) -> PlantedModel:
 
 
 def test_without_noise_and_nesting_tested_labels_are_the_truth() -> None:
-    report = benchmark(Setting(models=6), ("eap", "acdc"), ("orders",))
+    report = benchmark(Study(models=6), ("eap", "acdc"), ("orders",))
     for row in report.searches:
         if row.direction in (FOUND, "ns+dn"):
             assert row.precision is not None
@@ -94,9 +94,9 @@ def test_shares() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(GatewiseError, match="models >= 1"):
-        Setting(models=0)
+        Study(models=0)
     with pytest.raises(GatewiseError, match="'guess'"):
-        benchmark(Setting(models=1), ("guess",))
+        benchmark(Study(models=1), ("guess",))
     with pytest.raises(GatewiseError, match="up to 16"):
         margins_of_combinations(random_planted(0), list(range(17)))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gatewise.circuits.published import PUBLISHED_IOI
 from gatewise.errors import GatewiseError
 from gatewise.paper import PRESETS, reproduce
-from gatewise.paper.roles import PUBLISHED_IOI
 
 NAMES = ("completeness", "graph-study", "unlearning")
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gatewise.circuits.published import PUBLISHED_GT, PUBLISHED_IOI
 from gatewise.models.loader import load_model
 from gatewise.paper.roles import (
-    PUBLISHED_GT,
-    PUBLISHED_IOI,
     Criteria,
     attention_patterns,
     attention_similarity,

@@ -18,9 +18,11 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.files import circuit_from_json, load_circuit
 from gatewise.circuits.graph import Graph
+from gatewise.circuits.published import PUBLISHED_GT, PUBLISHED_IOI
 from gatewise.errors import GatewiseError
 from gatewise.files import read_json
 from gatewise.logic.gates import GATE_TYPES, Gates
+from gatewise.statistics import rank_correlation
 
 PUBLISHED = ("ioi-published", "gt-published")
 _GPT2_SMALL = (12, 12)  # layers, heads
@@ -173,18 +175,7 @@ def _scores(what: Circuit | Gates) -> Tensor | None:
 
 
 def _rank_correlation(a: Tensor | None, b: Tensor | None) -> float | None:
-    if a is None or b is None:
-        return None
-    ranks = torch.stack([_ranks(a), _ranks(b)])
-    value = float(torch.corrcoef(ranks)[0, 1])
-    return value if value == value else None  # constant scores have no ranks
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Ranks from 0; equal values share the mean of theirs."""
-    _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
-    middle: Tensor = counts.cumsum(0).double() - (counts.double() + 1) / 2
-    return middle[inverse]
+    return None if a is None or b is None else rank_correlation(a, b)
 
 
 def _types(a: Circuit | Gates, b: Circuit | Gates) -> dict[str, dict[str, int]]:
@@ -208,8 +199,6 @@ def _labels(what: Circuit | Gates) -> dict[int, str]:
 
 def _published(name: str) -> Mapping[str, str]:
     """Node -> role."""
-    from gatewise.paper.roles import PUBLISHED_GT, PUBLISHED_IOI
-
     if name == "ioi-published":
         return PUBLISHED_IOI
     if name == "gt-published":

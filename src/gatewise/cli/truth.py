@@ -13,7 +13,7 @@ from rich.table import Table
 from gatewise.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from gatewise.paper.ground_truth import Report, Share
+    from gatewise.paper.ground_truth import Share, StudyResult
 
 _TYPES = ("AND", "OR", "ADDER")
 
@@ -35,17 +35,17 @@ def truth_command(
 
         gatewise truth --models 10 --methods eap
     """
-    from gatewise.paper.ground_truth import Setting, benchmark
+    from gatewise.paper.ground_truth import Study, benchmark
 
-    setting = Setting(models, nested, noise, fan_in, share, seed)
-    report = benchmark(setting, _names(methods), _names(baselines))
+    study = Study(models, nested, noise, fan_in, share, seed)
+    result = benchmark(study, _names(methods), _names(baselines))
     if as_json:
-        print(json.dumps(report.to_json(), indent=2))
+        print(json.dumps(result.to_json(), indent=2))
         return
     console = Console(width=max(110, Console().width))
-    console.print(_searches(report))
-    console.print(_labels(report))
-    seconds = ", ".join(f"{name} {value:.2f}" for name, value in report.seconds.items())
+    console.print(_searches(result))
+    console.print(_labels(result))
+    seconds = ", ".join(f"{name} {value:.2f}" for name, value in result.seconds.items())
     console.print(
         f"{models} models, shares in % of edges with 95 % intervals over models; found: ns | dn. "
         f"Seconds per model: {seconds}.",
@@ -57,17 +57,17 @@ def _names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _searches(report: Report) -> Table:
+def _searches(result: StudyResult) -> Table:
     table = Table("method", "direction", "precision", "recall", *(f"of {kind}" for kind in _TYPES), box=box.SIMPLE_HEAD)
-    for row in report.searches:
+    for row in result.searches:
         shares = (row.precision, row.recall, *row.recall_by_type.values())
         table.add_row(row.method, row.direction, *map(_text, shares))
     return table
 
 
-def _labels(report: Report) -> Table:
+def _labels(result: StudyResult) -> Table:
     table = Table("method", "labels", "right", *_TYPES, "mistakes", box=box.SIMPLE_HEAD)
-    for row in report.labels:
+    for row in result.labels:
         mistakes = ", ".join(f"{count} {what}" for what, count in list(row.mistakes.items())[:2])
         table.add_row(row.method, row.rule, *map(_text, (row.accuracy, *row.by_type.values())), mistakes)
     return table

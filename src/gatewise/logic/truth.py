@@ -37,6 +37,7 @@ from gatewise.engine.runs import both_runs, check_pairs
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
+from gatewise.statistics import middle_part, resampling_weights
 from gatewise.tasks.pairs import Pairs
 
 Context = Literal["kept", "removed"]
@@ -268,16 +269,10 @@ def _interplay(effects: Tensor) -> float:
 
 def _intervals(effects: Tensor) -> list[tuple[float, float]]:
     """Bootstrap intervals of t over examples. effects: [table, which, example]"""
-    count = effects.shape[-1]
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(0, count, (_RESAMPLES, count), generator=generator)
-    share = torch.zeros(count, _RESAMPLES, dtype=effects.dtype)
-    share.scatter_add_(0, drawn.T, torch.full((count, _RESAMPLES), 1 / count, dtype=effects.dtype))
-    means = effects @ share  # [table, which, resample]
+    means = effects @ resampling_weights(effects.shape[-1], _RESAMPLES).to(effects)  # [table, which, resample]
     largest = means.abs().amax(dim=1).clamp(min=1e-300)
-    values = ((means[:, 2] - means[:, 0] - means[:, 1]) / largest).sort(dim=-1).values
-    cut = int(_RESAMPLES * (1 - _CONFIDENCE) / 2)
-    return list(zip(values[:, cut].tolist(), values[:, -1 - cut].tolist(), strict=True))
+    low, high = middle_part((means[:, 2] - means[:, 0] - means[:, 1]) / largest, _CONFIDENCE)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def _region(t: float) -> TestedLabel:

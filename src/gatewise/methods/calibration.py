@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gatewise.engine.effects import edge_effects
 from gatewise.methods.contract import Problem
+from gatewise.statistics import rank_correlation
 
 
 def calibrate(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]:
@@ -30,18 +31,3 @@ def calibrate(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]:
         "rank_correlation": rank_correlation(estimated, true),
         "rank_correlation_of_magnitudes": rank_correlation(estimated.abs(), true.abs()),
     }
-
-
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's: the correlation of ranks, equal values sharing their mean rank. 0 if one side is constant."""
-    x, y = (_ranks(values) for values in (a, b))
-    x, y = x - x.mean(), y - y.mean()
-    spread = x.norm() * y.norm()
-    return float((x * y).sum() / spread) if spread > 0 else 0.0
-
-
-def _ranks(values: Tensor) -> Tensor:
-    _, groups, sizes = torch.unique(values, return_inverse=True, return_counts=True)
-    last = sizes.cumsum(0).double()
-    ranks: Tensor = (last - (sizes.double() - 1) / 2)[groups]
-    return ranks

@@ -34,6 +34,7 @@ from gatewise.methods.contract import SearchDirection
 from gatewise.methods.search import discover
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.progress import progress_bar
+from gatewise.statistics import ratio_interval
 
 METHODS = ("eap", "acdc", "edge-pruning")
 BASELINES = ("orders", "exhaustive")
@@ -43,12 +44,11 @@ ORDERS = 8  # search orders whose union is taken
 _MOST_SENDERS = 16  # of which all combinations are tried
 PRUNING_STEPS = 1_000  # of Edge Pruning: at so low a price of an edge, its default leaves two edges where one would do
 _ROWS = 4_096  # combinations at a time
-_RESAMPLES = 1_000
 Labels = Mapping[str, str | None]  # by edge
 
 
 @dataclass(frozen=True)
-class Setting:
+class Study:
     """Which models, and what counts as an edge."""
 
     models: int = 100
@@ -92,15 +92,11 @@ class Share:
         """One count for each model; None if there is nothing to take a share of."""
         if not sum(totals):
             return None
-        generator = torch.Generator().manual_seed(0)
-        drawn = torch.randint(0, len(hits), (_RESAMPLES, len(hits)), generator=generator)
-        top, bottom = (torch.tensor(counts, dtype=torch.float64)[drawn].sum(dim=1) for counts in (hits, totals))
-        values = (top / bottom)[bottom > 0].sort().values
-        cut = int(0.025 * len(values))
-        return cls(sum(hits) / sum(totals), float(values[cut]), float(values[-1 - cut]), sum(totals))
+        found = ratio_interval(hits, totals)
+        return cls(found.value, found.low, found.high, sum(totals))
 
     def __str__(self) -> str:
-        if self.low == self.high:
+        if not self.low < self.high:
             return f"{100 * self.value:.1f}"
         return f"{100 * self.value:.1f} ({100 * self.low:.3g}-{100 * self.high:.3g})"
 
@@ -129,10 +125,10 @@ class LabelRow:
 
 
 @dataclass(frozen=True)
-class Report:
+class StudyResult:
     """The benchmark's result."""
 
-    setting: Setting
+    study: Study
     searches: list[SearchRow] = field(default_factory=list)
     labels: list[LabelRow] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # per model, by method
@@ -141,23 +137,23 @@ class Report:
         return asdict(self)
 
 
-def benchmark(setting: Setting, methods: Sequence[str] = METHODS, baselines: Sequence[str] = BASELINES) -> Report:
+def benchmark(study: Study, methods: Sequence[str] = METHODS, baselines: Sequence[str] = BASELINES) -> StudyResult:
     """Run methods and baselines on all models."""
     for name, known in ((methods, METHODS), (baselines, BASELINES)):
         unknown = [one for one in name if one not in known]
         if unknown:
             raise GatewiseError(f"the truth benchmark has {', '.join(known)}; got {unknown[0]!r}.")
-    report = Report(setting)
+    result = StudyResult(study)
     for name in (*methods, *baselines):
         trials = []
-        with progress_bar(f"truth: {name}", setting.models) as bar:
-            for seed, planted in enumerate(setting.planted(), setting.seed):
-                trials.append(trial(planted, name, setting.share, seed))
+        with progress_bar(f"truth: {name}", study.models) as bar:
+            for seed, planted in enumerate(study.planted(), study.seed):
+                trials.append(trial(planted, name, study.share, seed))
                 bar.advance()
-        report.searches.extend(_search_row(name, key, trials) for key in trials[0].circuits)
-        report.labels.extend(_label_row(name, rule, trials) for rule in trials[0].labels)
-        report.seconds[name] = sum(one.seconds for one in trials) / len(trials)
-    return report
+        result.searches.extend(_search_row(name, key, trials) for key in trials[0].circuits)
+        result.labels.extend(_label_row(name, rule, trials) for rule in trials[0].labels)
+        result.seconds[name] = sum(one.seconds for one in trials) / len(trials)
+    return result
 
 
 def trial(planted: PlantedModel, name: str, share: float, seed: int) -> Trial:

@@ -30,7 +30,7 @@ _NEAR = 1e-6  # nats
 
 
 @dataclass(frozen=True)
-class Row:
+class ToyRow:
     """One line of the table."""
 
     direction: str
@@ -52,7 +52,7 @@ PAPER: dict[tuple[str, str], tuple[Recovery, Recovery, Recovery, bool, bool]] = 
 }
 
 
-def table(methods: Sequence[str] = ("acdc", "eap", "edge-pruning"), seeds: int = 6) -> list[Row]:
+def table(methods: Sequence[str] = ("acdc", "eap", "edge-pruning"), seeds: int = 6) -> list[ToyRow]:
     """Run every method in both directions on the planted models."""
     unknown = [method for method in methods if method not in THRESHOLDS]
     if unknown:
@@ -60,17 +60,17 @@ def table(methods: Sequence[str] = ("acdc", "eap", "edge-pruning"), seeds: int =
     return [_row(direction, method, seeds) for direction in ("ns", "dn") for method in methods]
 
 
-def agrees(row: Row) -> bool:
+def agrees(row: ToyRow) -> bool:
     """Whether a line is the paper's."""
     expected = PAPER[row.direction, row.method]
     return (*(row.recovery[gate] for gate in GATES), row.faithful, row.complete) == expected
 
 
-def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def to_json(rows: Sequence[ToyRow]) -> list[dict[str, Any]]:
     return [{**asdict(row), "as_in_the_paper": agrees(row)} for row in rows]
 
 
-def _row(direction: str, method: str, seeds: int) -> Row:
+def _row(direction: str, method: str, seeds: int) -> ToyRow:
     recovery: dict[str, Recovery] = {}
     counts, choices = {}, {}
     for gate, kind in GATES.items():
@@ -82,7 +82,7 @@ def _row(direction: str, method: str, seeds: int) -> Row:
         recovery[gate] = "full" if min(counts[gate]) == 2 else "none" if max(counts[gate]) == 0 else "partial"
     combined = planted_model("combined")
     circuits = [_find(combined, method, direction, seed) for seed in range(seeds)]
-    return Row(
+    return ToyRow(
         direction,
         method,
         recovery,

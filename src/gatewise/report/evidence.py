@@ -14,9 +14,9 @@ from gatewise.engine.effects import edge_effects
 from gatewise.engine.runs import Direction
 from gatewise.evaluation.overlaps import overlap
 from gatewise.logic.gates import Gates
-from gatewise.methods.calibration import rank_correlation
 from gatewise.methods.search import discover
 from gatewise.models.model import Model
+from gatewise.statistics import rank_correlation
 from gatewise.store import Store
 from gatewise.tasks.pairs import Pairs
 

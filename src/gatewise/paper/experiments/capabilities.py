@@ -19,7 +19,7 @@ from gatewise.paper.contract import (
     Verdict,
 )
 from gatewise.paper.figures import panels
-from gatewise.paper.toy import GATES, PAPER, THRESHOLDS, Row, table, to_json
+from gatewise.paper.toy import GATES, PAPER, THRESHOLDS, ToyRow, table, to_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,19 +33,19 @@ _SHADES = {"full": "#009E73", "yes": "#009E73", "partial": "#E69F00", "none": "#
 _Entries = tuple[str, ...]  # of one line: a recovery for each gate, faithful, complete
 
 
-def measure_rows(lab: Lab, method: str) -> list[Row]:
+def measure_rows(lab: Lab, method: str) -> list[ToyRow]:
     """A method's lines of the table, through the store."""
     asked = {"method": method, "seeds": _SEEDS, "threshold": THRESHOLDS[method]}
     found = lab.remember("capabilities", asked, lambda: to_json(table([method], _SEEDS)))
-    return [Row(**{key: value for key, value in row.items() if key != "as_in_the_paper"}) for row in found]
+    return [ToyRow(**{key: value for key, value in row.items() if key != "as_in_the_paper"}) for row in found]
 
 
-def entries(row: Row) -> _Entries:
+def entries(row: ToyRow) -> _Entries:
     """A line as text."""
     return (*(row.recovery[gate] for gate in GATES), _yes(row.faithful), _yes(row.complete))
 
 
-def judge_rows(rows: Sequence[Row]) -> tuple[Judgement, int, int]:
+def judge_rows(rows: Sequence[ToyRow]) -> tuple[Judgement, int, int]:
     """Whether all entries are the paper's; how many are, and of how many."""
     pairs = [pair for row in rows for pair in zip(entries(row), _published(row.direction, row.method), strict=True)]
     same = sum(ours == theirs for ours, theirs in pairs)
@@ -99,7 +99,7 @@ def _run(lab: Lab) -> Outcome:
     )
 
 
-def row_key(row: Row) -> tuple[str, str]:
+def row_key(row: ToyRow) -> tuple[str, str]:
     return row.direction, row.method
 
 
@@ -108,11 +108,11 @@ def _published(direction: str, method: str) -> _Entries:
     return (*map(str, recovered), _yes(bool(faithful)), _yes(bool(complete)))
 
 
-def _names(row: Row) -> tuple[str, str]:
+def _names(row: ToyRow) -> tuple[str, str]:
     return DIRECTION_NAMES[row.direction], METHOD_NAMES[row.method]
 
 
-def _found(row: Row) -> str:
+def _found(row: ToyRow) -> str:
     return "; ".join(f"{gate} {' '.join(map(str, row.found_by_seed[gate]))}" for gate in GATES)
 
 
@@ -120,7 +120,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _figure(rows: Sequence[Row]) -> Figure:
+def _figure(rows: Sequence[ToyRow]) -> Figure:
     columns = _COLUMNS[2:]
     drawn, axes = panels(1, 1, width=6.0, height=0.6 + 0.36 * len(rows))
     at: Any = axes[0][0]

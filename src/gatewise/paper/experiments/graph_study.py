@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gatewise.circuits.published import PUBLISHED_GT, PUBLISHED_IOI
 from gatewise.logic.gates import GATE_TYPES, Gates, GateType, split_gates
 from gatewise.paper.contract import (
     METHOD_NAMES,
@@ -29,8 +30,6 @@ from gatewise.paper.contract import (
 )
 from gatewise.paper.experiments.gate_drawings import cases_figure, circuit_figure
 from gatewise.paper.roles import (
-    PUBLISHED_GT,
-    PUBLISHED_IOI,
     ROLES,
     Criteria,
     Roles,

@@ -30,7 +30,6 @@ from gatewise.logic.alignment import (
 )
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.methods import discover
-from gatewise.methods.calibration import rank_correlation
 from gatewise.paper.contract import (
     METHOD_NAMES,
     TASK_NAMES,
@@ -46,6 +45,7 @@ from gatewise.paper.experiments.sizes import middle_size
 from gatewise.paper.experiments.venn import draw_venn
 from gatewise.paper.figures import BASELINE_COLOUR, LINES, MARKERS, METHOD_COLOURS, legend_below, panels, wide_axis
 from gatewise.paper.published import RATIOS
+from gatewise.statistics import rank_correlation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

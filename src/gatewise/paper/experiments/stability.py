@@ -19,7 +19,6 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap
-from gatewise.methods.calibration import rank_correlation
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.contract import (
     DIRECTION_NAMES,
@@ -45,6 +44,7 @@ from gatewise.paper.figures import (
     size_axis,
 )
 from gatewise.paper.published import HAMMING
+from gatewise.statistics import rank_correlation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
