@@ -22,6 +22,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
 from gatewise.methods.contract import Finding, Method, Problem, top_edges
+from gatewise.methods.ingredients import ingredients
 from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.store import Store
 from gatewise.store import entries as store_module
@@ -304,20 +305,23 @@ def test_the_key_changes_with_every_ingredient() -> None:
         dataclasses.replace(base, seed=1),
         dataclasses.replace(base, memory="1GB"),
     ]
-    store = Store("runs")
-    keys = [store.key(problem, "eap", FakeConfig()) for problem in problems]
-    keys += [store.key(base, "acdc", FakeConfig()), store.key(base, "eap", FakeConfig(steps=4))]
+
+    def key(problem: Problem, method: str, config: Any) -> str:
+        return Store("runs").key(ingredients(problem, method, config))
+
+    keys = [key(problem, "eap", FakeConfig()) for problem in problems]
+    keys += [key(base, "acdc", FakeConfig()), key(base, "eap", FakeConfig(steps=4))]
     model.hf.config.layer_norm_epsilon = 1e-3
-    keys.append(store.key(base, "eap", FakeConfig()))
+    keys.append(key(base, "eap", FakeConfig()))
     model.hf.config.layer_norm_epsilon = 1e-5
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
-    keys.append(store.key(base, "eap", FakeConfig()))
+    keys.append(key(base, "eap", FakeConfig()))
     torch.set_num_threads(threads)
     assert len(set(keys)) == len(keys)
-    assert store.key(dataclasses.replace(base, memory=4 << 30), "eap", FakeConfig()) == keys[0]
+    assert key(dataclasses.replace(base, memory=4 << 30), "eap", FakeConfig()) == keys[0]
     again = Problem(small_model("gpt2"), random_pairs(), "ns", (5, 10))
-    assert store.key(again, "eap", FakeConfig()) == keys[0]
+    assert key(again, "eap", FakeConfig()) == keys[0]
 
 
 @pytest.fixture

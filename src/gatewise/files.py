@@ -14,6 +14,15 @@ MAX_JSON_BYTES = 256 << 20  # a circuit file of three million edges fits
 MAX_JSON_VALUES = 20_000_000  # commas and brackets: small ones take thirty times their size in memory
 
 
+def cache_folder() -> Path:
+    """Where downloaded models, and results that wait to be sent, are kept: GATEWISE_CACHE, else the user's cache."""
+    chosen = os.environ.get("GATEWISE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "gatewise"
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write to a temporary name beside `path`, flush it to disk, then rename."""
     try:

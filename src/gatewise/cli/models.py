@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gatewise.errors import GatewiseError
-from gatewise.models.fetch import DOWNLOADS, cache_folder, cached, fetch
+from gatewise.files import cache_folder
+from gatewise.models.fetch import DOWNLOADS, cached, fetch
 from gatewise.models.loader import BUILT_IN, TINY_FOLDER
 
 models_app = typer.Typer(help="List the built-in models, and fetch them.", invoke_without_command=True)

@@ -21,10 +21,11 @@ from gatewise.engine.circuits import last_logits
 from gatewise.engine.runs import check_pairs
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods.contract import Finding, Method, Problem, SearchDirection
+from gatewise.methods.ingredients import ingredients
 from gatewise.methods.registry import methods
 from gatewise.models.model import Model
 from gatewise.notebook import card, strongest
-from gatewise.store import Store, ingredients
+from gatewise.store import Store
 from gatewise.tasks.pairs import Pairs
 
 
@@ -174,7 +175,8 @@ def _search(problem: Problem, method: Method, config: Any) -> list[Circuit]:
 def _stored_search(problem: Problem, method: Method, config: Any, store: Store) -> list[Circuit]:
     """What the store has, or else what the search finds, from its last checkpoint on; it is then stored."""
     store.tidy()
-    key = store.key(problem, method.name, config)
+    asked = ingredients(problem, method.name, config)
+    key = store.key(asked)
     checkpoint = store.checkpoint(key)
     found = store.get(key)
     if found is not None:
@@ -182,7 +184,7 @@ def _stored_search(problem: Problem, method: Method, config: Any, store: Store) 
     store.check_writable()
     circuits = _search(dataclasses.replace(problem, checkpoint=checkpoint), method, config)
     try:
-        store.put(key, circuits, ingredients(problem, method.name, config))
+        store.put(key, circuits, asked)
         checkpoint.clear()
     except GatewiseError as error:  # the work is done: hand it over all the same
         warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=3)

@@ -25,6 +25,7 @@ from typing import Any
 from filelock import FileLock
 
 from gatewise.errors import GatewiseError
+from gatewise.files import cache_folder
 from gatewise.progress import Bar, progress_bar
 
 PROVENANCE = "gatewise.json"
@@ -63,15 +64,6 @@ DOWNLOADS = {
         ),
     )
 }
-
-
-def cache_folder() -> Path:
-    """Where models are kept: GATEWISE_CACHE, else the user's cache folder."""
-    chosen = os.environ.get("GATEWISE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gatewise"
 
 
 def cached(name: str) -> Path | None:

@@ -11,7 +11,7 @@ see `gatewise.store.remote`.
 """
 
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.keys import SCHEMA, ingredients
+from gatewise.store.keys import SCHEMA
 from gatewise.store.runs import Store
 
-__all__ = ["SCHEMA", "Checkpoint", "Store", "ingredients"]
+__all__ = ["SCHEMA", "Checkpoint", "Store"]

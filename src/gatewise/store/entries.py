@@ -18,9 +18,9 @@ from safetensors.torch import save as save_arrays
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.graph import Graph
+from gatewise.circuits.packed import graph_entry, graph_of
 from gatewise.errors import GatewiseError
-from gatewise.store.keys import SCHEMA, graph_entry
+from gatewise.store.keys import SCHEMA
 from gatewise.store.litter import temporary_path
 from gatewise.store.values import as_plain, decode, encode
 
@@ -144,7 +144,7 @@ def kind_of(result: Mapping[str, Any]) -> str:
 
 def unpack_circuits(result: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> list[Circuit]:
     try:
-        graph = _graph_of(result["graph"])
+        graph = graph_of(result["graph"])
         masks = np.unpackbits(arrays["masks"].numpy(), axis=1, count=graph.n_edges).astype(bool)
         circuits = []
         for entry, mask in zip(result["circuits"], masks, strict=True):
@@ -166,12 +166,6 @@ def unpack_value(result: Mapping[str, Any]) -> Any:
 def value_in(content: Mapping[str, bytes]) -> Any:
     """The value of a packed entry, as it will be read."""
     return unpack_value(json.loads(content[RESULT]))
-
-
-def _graph_of(entry: Mapping[str, Any]) -> Graph:
-    if "stages" in entry:
-        return Graph.layered(entry["stages"][0], entry["stages"][1:], entry["d_model"])
-    return Graph.transformer(**entry)
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

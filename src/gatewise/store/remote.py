@@ -29,7 +29,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.models.fetch import cache_folder
+from gatewise.files import cache_folder
 from gatewise.store.checkpoints import Checkpoint, Saved
 from gatewise.store.entries import ARRAYS, CHECKSUMS, RESULT, DamagedError
 

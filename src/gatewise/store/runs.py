@@ -7,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -26,13 +26,10 @@ from gatewise.store.entries import (
     value_in,
     write_entry,
 )
-from gatewise.store.keys import SCHEMA, ingredients, key_of
+from gatewise.store.keys import SCHEMA, key_of
 from gatewise.store.litter import abandoned, discard, remove, temporary_path
 from gatewise.store.remote import RemoteCheckpoint, entry_name, join_files, place_of, split_files
 from gatewise.store.values import encode
-
-if TYPE_CHECKING:
-    from gatewise.methods.contract import Problem
 
 _NOTHING = object()
 _Unpack = Callable[[dict[str, Any], dict[str, Tensor]], Any]
@@ -65,9 +62,9 @@ class Store:
 
     # Circuits
 
-    def key(self, problem: Problem, method: str, config: Any) -> str:
-        """The name of the result of this search: a hash of `ingredients`."""
-        return key_of(ingredients(problem, method, config))
+    def key(self, ingredients: Mapping[str, Any]) -> str:
+        """The name of the result that these ingredients determine."""
+        return key_of(dict(ingredients))
 
     def get(self, key: str) -> list[Circuit] | None:
         """The circuits stored under this key; None if there are none, or only damaged ones (with a warning)."""

@@ -15,9 +15,10 @@ from gatewise.errors import GatewiseError
 from gatewise.evaluation import Evaluation, evaluate
 from gatewise.methods import discover
 from gatewise.methods.contract import Problem, SearchDirection
+from gatewise.methods.ingredients import ingredients
 from gatewise.methods.registry import methods
 from gatewise.models import load_model
-from gatewise.store import Store, ingredients
+from gatewise.store import Store
 from gatewise.sweep.grid import Cell
 from gatewise.tasks import task as make_task
 
