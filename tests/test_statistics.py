@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from gatewise.statistics import (
+    kl_divergence,
+    log_probabilities,
     pseudo_values,
     rank_correlation,
     ratio_interval,
@@ -27,6 +29,13 @@ def test_rank_correlation() -> None:
     assert rank_correlation(a, torch.ones(4)) == 0
     # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: by hand 4.5 / sqrt(4.5 * 5)
     assert rank_correlation(torch.tensor([0.0, 1.0, 1.0, 2.0]), a) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+
+
+def test_kl_is_that_of_torch_and_never_negative() -> None:
+    p, q = (log_probabilities(logits) for logits in torch.randn(2, 5, 40, generator=torch.Generator().manual_seed(0)))
+    expected = torch.nn.functional.kl_div(q, p, log_target=True, reduction="none").sum(-1)
+    torch.testing.assert_close(kl_divergence(p, q), expected)
+    assert torch.equal(kl_divergence(p, p), torch.zeros(5, dtype=torch.float64))
 
 
 def _drawn(n: int, seed: int) -> list[float]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-TYPE_COLOURS = {"AND": "#0072B2", "OR": "#009E73", "ADDER": "#D55E00"}
+from gatewise.gate_types import GATE_COLOURS
+
 SHOWN = 8  # rows of a table
 
 
@@ -29,6 +30,6 @@ def strongest(values: torch.Tensor, among: Sequence[int] | None = None, count: i
 
 
 def _cell(text: str) -> str:
-    colour = TYPE_COLOURS.get(text)
+    colour = GATE_COLOURS.get(text)
     style = "text-align:left" + (f";color:{colour};font-weight:bold" if colour else "")
     return f'<td style="{style}">{html.escape(text)}</td>'

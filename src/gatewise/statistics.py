@@ -1,4 +1,4 @@
-"""Statistics that several parts need, once each: ranks, resampling, tests over seeds.
+"""Statistics that several parts need, once each: divergence, means and their errors, ranks, resampling, sign flips.
 
 *Sign flips*: if a method makes no difference, a seed's difference is as likely to be positive as negative. Every sign
 of every seed is flipped, and the observed mean held against all 2^n: exact for any distribution and any number of
@@ -33,6 +33,37 @@ class Interval:
         if not math.isfinite(self.high - self.low):
             return f"{self.value:.3g} (n = {self.n})"
         return f"{self.value:.3g} (95 % {self.low:.3g} to {self.high:.3g}, n = {self.n})"
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """In float64 where the device has it: divergences near 0 are differences of nearly equal numbers."""
+    return logits.to(torch.float32 if logits.device.type == "mps" else torch.float64).log_softmax(dim=-1)
+
+
+def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) over the whole vocabulary, from log-probabilities. [..., example]"""
+    return (p.exp() * (p - q)).sum(dim=-1).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A mean over examples and its standard error."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Tensor) -> Measure:
+        """values: [example]"""
+        values = values.double()
+        error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
+        return cls(float(values.mean()), error)
+
+    def __float__(self) -> float:
+        return self.mean
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}±{self.error:.2f}"
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:

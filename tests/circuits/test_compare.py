@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.compare import compare, compare_with_published, load_two
+from gatewise.circuits.compare import compare
 from gatewise.circuits.files import save_edge_list
 from gatewise.circuits.graph import Graph
+from gatewise.circuits.published import compare_with_published
 from gatewise.cli import main as cli
 from gatewise.errors import GatewiseError
-from gatewise.logic.gates import split_gates
+from gatewise.logic.gates import load_two, split_gates
 
 GRAPH = Graph.transformer(2, 2, 8)
 A = GRAPH.circuit(["input->a0.h1<q>", "a0.h1->m1", "m1->logits"])
@@ -51,11 +52,12 @@ def test_rank_correlation_is_spearmans() -> None:
     assert compare(one, Circuit(GRAPH, B.mask, scores**3)).rank_correlation == pytest.approx(1)
     assert compare(one, Circuit(GRAPH, B.mask, -scores)).rank_correlation == pytest.approx(1)  # |score|
     assert compare(one, Circuit(GRAPH, B.mask, 1e9 - scores)).rank_correlation == pytest.approx(-1)
+    assert compare(one, Circuit(GRAPH, B.mask, torch.ones(GRAPH.n_edges))).rank_correlation == 0
     assert compare(one, A).rank_correlation is None
 
 
 def test_gate_types_side_by_side() -> None:
-    gates = split_gates(A, B)
+    gates = split_gates(A, B).labelled
     assert compare(gates, gates).types == {"AND": {"AND": 1}, "OR": {"OR": 2}, "ADDER": {"ADDER": 2}}
     assert compare(gates, A).types == {"AND": {"edge": 1}, "OR": {"-": 2}, "ADDER": {"edge": 2}}
 

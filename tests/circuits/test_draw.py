@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.draw import COLOURS, draw
+from gatewise.circuits.draw import draw
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import GATE_COLOURS
 from gatewise.logic.gates import Gates, split_gates
 
 GRAPH = Graph.transformer(3, 4, 8)
@@ -51,7 +52,7 @@ def test_every_edge_in_the_colour_of_its_gate(gates: Gates, tmp_path: Path) -> N
     for edge, shape in drawn.items():
         kind = gates.label(edge)
         assert kind is not None
-        assert COLOURS[kind].lower() in shape.attrib["style"]
+        assert GATE_COLOURS[kind].lower() in shape.attrib["style"]
 
 
 def test_only_nodes_of_the_circuit(gates: Gates, tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_large_circuits_are_thinned_to_the_strongest_edges_and_say_so(tmp_path: 
 def test_formats_by_suffix_and_the_same_file_again(gates: Gates, tmp_path: Path, suffix: str, start: bytes) -> None:
     first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
     gates.draw(first, title="a < b")
-    draw(gates, second, title="a < b")
+    draw(gates.labelled, second, title="a < b")
     assert first.read_bytes().startswith(start)
     assert first.read_bytes() == second.read_bytes()
 

@@ -19,8 +19,8 @@ from gatewise.evaluation.knockouts import (
     subset_divergence,
     unneeded,
 )
-from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.models.planted import planted_model, planted_pairs
+from gatewise.statistics import kl_divergence, log_probabilities
 
 COMBINED, PAIRS = planted_model("combined"), planted_pairs()
 TRUE = COMBINED.graph.circuit(["A1->B1", "A2->B1", "A3->B2", "A4->B2", "B1->C", "B2->C", "C->logits"])

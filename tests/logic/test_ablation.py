@@ -8,9 +8,10 @@ from small_models import random_pairs, small_model
 
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import GateType
 from gatewise.logic import split_gates
 from gatewise.logic.ablation import ablate_gates
-from gatewise.logic.gates import Gates, GateType
+from gatewise.logic.gates import Gates
 from gatewise.models.planted import planted_model, planted_pairs
 
 

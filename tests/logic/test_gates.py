@@ -13,9 +13,9 @@ from small_models import random_pairs, small_model
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import GATE_TYPES
 from gatewise.logic import Gates, labels_by_test, split_gates, truth_tables
 from gatewise.logic.find import find_gates
-from gatewise.logic.gates import GATE_TYPES
 from gatewise.methods import discover
 from gatewise.models.planted import planted_model, planted_pairs
 

@@ -11,7 +11,6 @@ import torch
 from gatewise.engine import run_circuit
 from gatewise.engine.circuits import last_logits
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.logic import labels_by_test, truth_tables
 from gatewise.methods.search import discover
 from gatewise.models.planted import PlantedGate, build_planted, logic_model, planted_model, planted_pairs
@@ -26,6 +25,7 @@ from gatewise.paper.ground_truth import (
     thresholds,
     trial,
 )
+from gatewise.statistics import kl_divergence, log_probabilities
 
 
 def plant(*gates: tuple[str, Any, str]) -> PlantedModel:

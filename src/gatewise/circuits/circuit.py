@@ -193,3 +193,15 @@ class Circuit:
             return card("Circuit", self._summary(), ("edge",), [(names[i],) for i in self.indices[:SHOWN]])
         best = strongest(self.scores, self.indices) if self else []
         return card("Circuit", self._summary(), ("edge", "score"), [(names[i], f"{self.scores[i]:.4g}") for i in best])
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """A circuit whose edges may have a kind, such as a gate type: drawn in colours, compared kind by kind."""
+
+    circuit: Circuit
+    kinds: Mapping[int, str]  # edge -> kind
+
+    @property
+    def graph(self) -> Graph:
+        return self.circuit.graph

@@ -7,23 +7,21 @@ circuit are drawn. Edges are coloured by gate type and as wide as the square roo
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from gatewise.circuits.circuit import Circuit, Labelled
 from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically
-from gatewise.notebook import TYPE_COLOURS as COLOURS
+from gatewise.gate_types import GATE_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gatewise.circuits.circuit import Circuit
     from gatewise.circuits.graph import Graph
-    from gatewise.logic.gates import Gates
 
 SUFFIXES = (".svg", ".pdf", ".png")
 _PLAIN = "#555555"  # edges without a gate type
@@ -37,8 +35,8 @@ _PORT_SHIFT = {"<q>": -0.16, "<k>": 0.0, "<v>": 0.16}  # inches, along the lower
 _DPI = 200
 
 
-def draw(what: Circuit | Gates, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> Path:
-    """Draw a circuit or gates to a file, whose suffix decides the format. Gives the path.
+def draw(what: Circuit | Labelled, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> Path:
+    """Draw a circuit, with colours if it is labelled, to a file, whose suffix decides the format. Gives the path.
 
     max_edges: of a larger circuit only the strongest edges by |score| are drawn, and the figure says so; without scores
     there are no strongest, and a larger circuit is refused. title: above the figure; default none.
@@ -47,6 +45,7 @@ def draw(what: Circuit | Gates, path: str | Path, *, max_edges: int = 300, title
     check_can_draw(path)
     if max_edges < 1:
         raise GatewiseError(f"max_edges is a whole number of at least 1, got {max_edges}.")
+    circuit, kinds = (what.circuit, what.kinds) if isinstance(what, Labelled) else (what, {})
     import matplotlib
 
     settings: dict[Any, Any] = {  # text stays text, and the same circuit gives the same file
@@ -56,7 +55,7 @@ def draw(what: Circuit | Gates, path: str | Path, *, max_edges: int = 300, title
         "font.family": "sans-serif",
     }
     with matplotlib.rc_context(settings):
-        figure = _figure(_strands(what, max_edges), what.graph, title)
+        figure = _figure(_strands(circuit, kinds, max_edges), circuit.graph, title)
         stream = io.BytesIO()
         kind = path.suffix.lower()[1:]
         stamps = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -94,19 +93,10 @@ class _Drawing:
     scored: bool
 
 
-def _strands(what: Circuit | Gates, max_edges: int) -> _Drawing:
+def _strands(circuit: Circuit, kinds: Mapping[int, str], max_edges: int) -> _Drawing:
     """The edges to draw, with their gate type and strength."""
-    from gatewise.circuits.circuit import Circuit
-
-    graph = what.graph
-    if isinstance(what, Circuit):
-        everything, kinds = what, {}
-        scores = None if what.scores is None else what.scores.double().abs()
-    else:
-        everything = what.sound
-        kinds = {index: kind for kind, part in what.by_type.items() for index in part.indices}
-        scores = _gate_scores(what)
-    indices = everything.indices
+    graph, indices = circuit.graph, circuit.indices
+    scores = None if circuit.scores is None else circuit.scores.double().abs()
     if len(indices) > max_edges:
         if scores is None:
             raise GatewiseError(
@@ -119,16 +109,8 @@ def _strands(what: Circuit | Gates, max_edges: int) -> _Drawing:
     for i in indices:
         strength = 0.3 if scores is None or strongest == 0 else (float(scores[i]) / strongest) ** 0.5
         sender, port = graph.senders[int(graph.edge_sender[i])], graph.ports[int(graph.edge_port[i])]
-        found.append(_Strand(sender, port, str(kinds.get(i, "")), strength))
-    return _Drawing(tuple(sorted(found, key=lambda strand: strand.strength)), len(everything), scores is not None)
-
-
-def _gate_scores(gates: Gates) -> torch.Tensor | None:
-    """|score| in the direction that found an edge; the larger one for an edge of both."""
-    if gates.ns.scores is None or gates.dn.scores is None:
-        return None
-    ns, dn = gates.ns.scores.double().abs() * gates.ns.mask, gates.dn.scores.double().abs() * gates.dn.mask
-    return torch.maximum(ns, dn)
+        found.append(_Strand(sender, port, kinds.get(i, ""), strength))
+    return _Drawing(tuple(sorted(found, key=lambda strand: strand.strength)), len(circuit), scores is not None)
 
 
 @dataclass(frozen=True)
@@ -238,7 +220,7 @@ def _draw_edge(axes: Axes, layout: _Layout, strand: _Strand, opacity: float) -> 
     points = _course(layout, strand.sender, strand.port)
     codes = [Curve.MOVETO] + [Curve.CURVE4] * (len(points) - 1)
     width = _WIDTHS[0] + (_WIDTHS[1] - _WIDTHS[0]) * strand.strength
-    colour = COLOURS.get(strand.kind, _PLAIN)
+    colour = GATE_COLOURS.get(strand.kind, _PLAIN)
     curve = PathPatch(Curve(points, codes), facecolor="none", edgecolor=colour, linewidth=width, alpha=opacity)
     curve.set_capstyle("butt")
     curve.set_gid(f"{strand.sender}->{strand.port}")
@@ -312,10 +294,10 @@ def _draw_node(axes: Axes, layout: _Layout, node: str, ports: set[str]) -> None:
 def _legend(axes: Axes, layout: _Layout, drawing: _Drawing, title: str | None) -> None:
     from matplotlib.lines import Line2D
 
-    counts = {kind: sum(strand.kind == kind for strand in drawing.strands) for kind in (*COLOURS, "")}
-    names = {**{kind: kind for kind in COLOURS}, "": "edge" if not any(counts[k] for k in COLOURS) else "no label"}
+    counts = {kind: sum(strand.kind == kind for strand in drawing.strands) for kind in (*GATE_COLOURS, "")}
+    plain = "no label" if any(counts[kind] for kind in GATE_COLOURS) else "edge"
     handles = [
-        Line2D([], [], color=COLOURS.get(kind, _PLAIN), linewidth=2, label=f"{names[kind]} ({count})")
+        Line2D([], [], color=GATE_COLOURS.get(kind, _PLAIN), linewidth=2, label=f"{kind or plain} ({count})")
         for kind, count in counts.items()
         if count
     ]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 QKV = Literal["split", "merged"]
 StageKind = Literal["source", "attention", "pointwise", "output"]
+Grouping = Literal["port", "node"]  # what an edge goes into
 
 _HEAD_ALIAS = re.compile(r"^[aA](\d{1,9})\.h?(\d{1,9})$")
 _PORT_ALIAS = re.compile(r"^(.*?)(?:<([qkv])>|\.([qkv]))?$")
@@ -125,6 +126,17 @@ class Graph:
             written += len(nodes)
         stages.append(Stage("output", (), ("logits",), written, len(layers)))
         return cls(tuple(stages), len(layers), max(map(len, (sources, *layers))), d_model)
+
+    def receivers(self, grouping: Grouping = "port") -> tuple[str, ...]:
+        """What an edge into each port goes into: the port itself, or its node. [port]"""
+        return self.ports if grouping == "port" else self.port_node
+
+    def by_receiver(self, edges: Iterable[int], grouping: Grouping = "port") -> dict[str, list[int]]:
+        """Edge indices by what they go into, in the order in which they are given."""
+        names, groups = self.receivers(grouping), dict[str, list[int]]()
+        for edge in edges:
+            groups.setdefault(names[int(self.edge_port[edge])], []).append(edge)
+        return groups
 
     @cached_property
     def senders(self) -> tuple[str, ...]:

@@ -1,10 +1,21 @@
-"""Circuits of GPT-2 small that people have worked out by hand, known by their nodes."""
+"""Circuits of GPT-2 small that the literature describes, and how many of their nodes another circuit has.
+
+They are known by their nodes only, so that a circuit is compared with them by which of those nodes it has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-# Wang et al. 2022 ("Interpretability in the Wild"), figure 2: layer.head
+from gatewise.circuits.circuit import Circuit
+from gatewise.errors import GatewiseError
+
+Roles = Mapping[str, str]  # node -> role, for nodes that have one
+
+GPT2_SMALL = (12, 12)  # layers, heads
+# Wang et al. 2022, figure 2: layer.head
 _IOI_CLASSES = {
     "previous token": "2.2 4.11",
     "duplicate token": "0.1 0.10 3.0",
@@ -14,10 +25,52 @@ _IOI_CLASSES = {
     "backup name mover": "9.0 9.7 10.1 10.2 10.6 10.10 11.2 11.9",
     "negative name mover": "10.7 11.10",
 }
-PUBLISHED_IOI: Mapping[str, str] = {  # head -> role
+PUBLISHED_IOI: Roles = {
     "a{}.h{}".format(*head.split(".")): role for role, heads in _IOI_CLASSES.items() for head in heads.split()
 }
 # Hanna et al. 2023 ("How does GPT-2 compute greater-than?"): the heads that carry the year YY to the last position, and
 # the MLPs that raise the larger years. Later encodings of this circuit (ACDC's) leave out a5.h1 and a8.h8 and add the
 # early part, a0.h1, a0.h3, a0.h5 and m0 to m3.
-PUBLISHED_GT = ("a5.h1", "a5.h5", "a6.h1", "a6.h9", "a7.h10", "a8.h8", "a8.h11", "a9.h1", "m8", "m9", "m10", "m11")
+_GT_NODES = ("a5.h1", "a5.h5", "a6.h1", "a6.h9", "a7.h10", "a8.h8", "a8.h11", "a9.h1", "m8", "m9", "m10", "m11")
+PUBLISHED_GT: Roles = dict.fromkeys(_GT_NODES, "greater-than")
+PUBLISHED: Mapping[str, Roles] = {"ioi-published": PUBLISHED_IOI, "gt-published": PUBLISHED_GT}
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Which nodes of a published circuit a circuit has."""
+
+    found: Mapping[str, tuple[str, ...]]  # role -> nodes that the circuit has
+    missing: Mapping[str, tuple[str, ...]]
+    recall: float  # share of the published nodes that the circuit has
+    precision: float | None  # share of the circuit's nodes of the same kinds that are published; None if it has none
+    chance: float  # recall of as many nodes drawn at random
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        count = sum(map(len, self.found.values()))
+        of = count + sum(map(len, self.missing.values()))
+        return f"<Recall: {count} of {of} published nodes ({self.recall:.0%}; by chance {self.chance:.0%})>"
+
+
+def compare_with_published(circuit: Circuit, name: str = "ioi-published") -> Recall:
+    """Recall of the circuit of GPT-2 small for IOI (Wang et al. 2022) or greater-than (Hanna et al. 2023)."""
+    if name not in PUBLISHED:
+        raise GatewiseError(f"there is no published circuit {name!r}; there are {', '.join(PUBLISHED)}.")
+    roles, graph = PUBLISHED[name], circuit.graph
+    if (graph.n_layers, graph.n_heads) != GPT2_SMALL or "input" not in graph.senders:
+        raise GatewiseError(
+            f"the published circuit {name} is of GPT-2 small, 12 layers x 12 heads; the circuit given is of {graph!r}."
+        )
+    nodes = set(circuit.nodes)
+    with_mlps = any(node.startswith("m") for node in roles)
+    alike = [node for node in graph.senders if node.startswith("a") or (with_mlps and node.startswith("m"))]
+    mine = nodes & set(alike)
+    found, missing = (
+        {role: tuple(n for n in roles if roles[n] == role and (n in nodes) == wanted) for role in roles.values()}
+        for wanted in (True, False)
+    )
+    hits = len(mine & roles.keys())
+    return Recall(found, missing, hits / len(roles), hits / len(mine) if mine else None, len(mine) / len(alike))

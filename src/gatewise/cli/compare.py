@@ -17,7 +17,8 @@ from gatewise.errors import GatewiseError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatewise.circuits.compare import Comparison, Counts, Recall
+    from gatewise.circuits.compare import Comparison, Counts
+    from gatewise.circuits.published import Recall
     from gatewise.logic.conflict import Conflicts
 
 
@@ -38,10 +39,14 @@ def compare_command(
         gatewise compare gates.json importances.json --json
         gatewise compare circuit.json ioi-published
     """
-    from gatewise.circuits.compare import PUBLISHED, compare, compare_with_published, load_comparable, load_two
+    from gatewise.circuits.circuit import Labelled
+    from gatewise.circuits.compare import compare
+    from gatewise.circuits.published import PUBLISHED, compare_with_published
+    from gatewise.logic.gates import load_labelled, load_two
 
     if str(b) in PUBLISHED:
-        recall = compare_with_published(load_comparable(a), str(b))
+        what = load_labelled(a)
+        recall = compare_with_published(what.circuit if isinstance(what, Labelled) else what, str(b))
         if as_json:
             print(json.dumps(recall.to_json(), indent=2))
         else:

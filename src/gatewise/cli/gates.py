@@ -25,13 +25,14 @@ from gatewise.cli.options import (
     load,
     open_store,
 )
+from gatewise.gate_types import TESTED_LABELS, TestedLabel
 
 if TYPE_CHECKING:
+    from gatewise.circuits.graph import Grouping
     from gatewise.logic.ablation import Ablations
     from gatewise.logic.alignment import Misalignment
     from gatewise.logic.find import Agreement
-    from gatewise.logic.gates import Gates, Grouping, Rule
-    from gatewise.logic.truth import TestedLabel
+    from gatewise.logic.gates import Gates, Rule
     from gatewise.models.model import Model
     from gatewise.tasks.pairs import Pairs
 
@@ -209,7 +210,7 @@ def _show(gates: Gates, measures: _Measures, out: Path | None) -> None:
 
 
 def _show_agreement(console: Console, agreement: Agreement) -> None:
-    labels = sorted({label for row in agreement.table.values() for label in row}, key=_LABELS.index)
+    labels = sorted({label for row in agreement.table.values() for label in row}, key=TESTED_LABELS.index)
     table = Table("by split", *(f"{label} by test" for label in labels), "agree", box=box.SIMPLE_HEAD)
     for kind, row in agreement.table.items():
         agreed = f"{agreement.of_type(kind):.0%}" if row else "-"
@@ -239,6 +240,3 @@ def _ablation_table(found: Ablations) -> Table:
         boxes = [f"{q[2]:+.2g} ({q[1]:+.2g} to {q[3]:+.2g})" if one.gates else "-" for q in map(one.quartiles, (1, 2))]
         table.add_row(kind, str(one.gates), *boxes)
     return table
-
-
-_LABELS = ("AND", "OR", "ADDER", "XOR-like", "inhibiting", "none")

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from gatewise.cli.options import JsonOption
+from gatewise.gate_types import GATE_TYPES
 
 if TYPE_CHECKING:
     from gatewise.paper.ground_truth import Share, StudyResult
-
-_TYPES = ("AND", "OR", "ADDER")
 
 
 def truth_command(
@@ -58,7 +57,8 @@ def _names(text: str) -> list[str]:
 
 
 def _searches(result: StudyResult) -> Table:
-    table = Table("method", "direction", "precision", "recall", *(f"of {kind}" for kind in _TYPES), box=box.SIMPLE_HEAD)
+    by_type = (f"of {kind}" for kind in GATE_TYPES)
+    table = Table("method", "direction", "precision", "recall", *by_type, box=box.SIMPLE_HEAD)
     for row in result.searches:
         shares = (row.precision, row.recall, *row.recall_by_type.values())
         table.add_row(row.method, row.direction, *map(_text, shares))
@@ -66,7 +66,7 @@ def _searches(result: StudyResult) -> Table:
 
 
 def _labels(result: StudyResult) -> Table:
-    table = Table("method", "labels", "right", *_TYPES, "mistakes", box=box.SIMPLE_HEAD)
+    table = Table("method", "labels", "right", *GATE_TYPES, "mistakes", box=box.SIMPLE_HEAD)
     for row in result.labels:
         mistakes = ", ".join(f"{count} {what}" for what, count in list(row.mistakes.items())[:2])
         table.add_row(row.method, row.rule, *map(_text, (row.accuracy, *row.by_type.values())), mistakes)

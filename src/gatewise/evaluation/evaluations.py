@@ -19,9 +19,9 @@ from gatewise.engine.circuits import check_circuits, dense_mask
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.runs import check_pairs, prepare
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.measures import Measure, kl_divergence, log_probabilities
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
+from gatewise.statistics import Measure, kl_divergence, log_probabilities
 from gatewise.tasks.pairs import Pairs
 
 MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

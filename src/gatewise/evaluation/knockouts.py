@@ -26,9 +26,9 @@ from gatewise.engine.dense import DenseEngine
 from gatewise.engine.effects import Effects, edge_effects
 from gatewise.engine.runs import check_pairs, prepare
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
+from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.tasks.pairs import Pairs
 
 SAMPLES = (5, 10, 20, 30)  # numbers of K in the paper

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
-from gatewise.logic.gates import GATE_TYPES, Gate, Gates, GateType
+from gatewise.gate_types import GATE_TYPES, GateType
+from gatewise.logic.gates import Gate, Gates
 from gatewise.logic.removal import Removal, kl_changes
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs

@@ -30,11 +30,12 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Grouping
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.runs import BothRuns, Direction, both_runs, check_choice, check_pairs
 from gatewise.errors import GatewiseError
-from gatewise.logic.gates import Gates, Grouping, Rule, split_gates
+from gatewise.logic.gates import Gates, Rule, split_gates
 from gatewise.logic.removal import Removal, divergence, residuals_without
 from gatewise.models.model import Model
 from gatewise.progress import Bar, progress_bar
@@ -182,11 +183,7 @@ def _draw(gates: Gates, kind: MisalignedType, sampling: Sampling) -> list[_Sampl
 
 def _receivers(circuit: Circuit, grouping: Grouping) -> list[list[int]]:
     """Edges into each receiver that has at least two."""
-    graph = circuit.graph
-    names = graph.ports if grouping == "port" else graph.port_node
-    groups: dict[str, list[int]] = {}
-    for edge in circuit.indices:
-        groups.setdefault(names[int(graph.edge_port[edge])], []).append(edge)
+    groups = circuit.graph.by_receiver(circuit.indices, grouping)
     return [edges for edges in groups.values() if len(edges) >= 2]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Grouping
 from gatewise.errors import GatewiseError
-from gatewise.logic.gates import GATE_TYPES, Gates, GateType, Grouping, Rule, split_gates
-from gatewise.logic.truth import TestedLabel
+from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
+from gatewise.logic.gates import Gates, Rule, split_gates
 from gatewise.methods.registry import methods
 from gatewise.methods.search import discover
 from gatewise.models.model import Model

@@ -17,17 +17,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.files import circuit_from_json, circuit_to_json
-from gatewise.circuits.graph import Graph
+from gatewise.circuits.circuit import Circuit, Labelled
+from gatewise.circuits.files import circuit_from, circuit_from_json, circuit_to_json
+from gatewise.circuits.graph import Graph, Grouping
 from gatewise.errors import GatewiseError
 from gatewise.files import read_json, shown, write_json
+from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, GateType
 from gatewise.methods.registry import methods
 
-GateType = Literal["AND", "OR", "ADDER"]
-GATE_TYPES: tuple[GateType, ...] = ("AND", "OR", "ADDER")
 Rule = Literal["plain", "repaired"]
-Grouping = Literal["port", "node"]
 _FORMAT = 1
 
 
@@ -44,8 +42,7 @@ class Gate:
         return tuple(edge.partition("->")[0] for edge in self.edges)
 
     def __repr__(self) -> str:
-        sign = {"AND": " & ", "OR": " | ", "ADDER": " + "}[self.type]
-        return f"{self.receiver} = {sign.join(self.senders)}"
+        return f"{self.receiver} = {f' {GATE_SIGNS[self.type]} '.join(self.senders)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,8 +68,18 @@ class Gates:
     @property
     def unlabelled(self) -> Circuit:
         """Edges of the sound circuit without a label: gates of too few edges, under the repaired rule."""
-        labelled = self.by_type["AND"] | self.by_type["OR"] | self.by_type["ADDER"]
-        return self.sound - labelled
+        return self.sound - Circuit.from_indices(self.graph, self.labelled.kinds)
+
+    @cached_property
+    def labelled(self) -> Labelled:
+        """The sound circuit with its edges' types; |score| in the direction that found an edge, the larger of two."""
+        kinds = {edge: kind for kind in GATE_TYPES for edge in self.by_type[kind].indices}
+        scores = None
+        if self.ns.scores is not None and self.dn.scores is not None:
+            sizes = torch.stack([self.ns.scores, self.dn.scores]).double().abs()
+            found = torch.stack([self.ns.mask, self.dn.mask])
+            scores = torch.where(found | ~self.sound.mask, sizes, 0.0).amax(dim=0)
+        return Labelled(Circuit(self.graph, self.sound.mask, scores), kinds)
 
     def label(self, edge: str) -> GateType | None:
         """The type of an edge; None if it has no label."""
@@ -144,7 +151,7 @@ class Gates:
         """Draw a static figure, .svg, .pdf or .png, with edges coloured by gate type. See `gatewise.circuits.draw`."""
         from gatewise.circuits.draw import draw
 
-        draw(self, path, max_edges=max_edges, title=title)
+        draw(self.labelled, path, max_edges=max_edges, title=title)
 
     @classmethod
     def load(cls, path: str | Path) -> Gates:
@@ -209,6 +216,23 @@ class Gates:
         return card("Gates", summary, ("type", "edges", "share", "gates", "largest gate"), rows)
 
 
+def load_labelled(path: str | Path, graph: Graph | None = None) -> Circuit | Labelled:
+    """Read a gates file, or a circuit file of any tool. `graph`: for Edge-Pruning's list, which names none."""
+    content = read_json(Path(path), "a circuit or gates file")
+    if isinstance(content, dict) and "gatewise_gates" in content:
+        return Gates.from_json(content, path).labelled
+    return circuit_from(content, path, graph)
+
+
+def load_two(first: str | Path, second: str | Path) -> tuple[Circuit | Labelled, Circuit | Labelled]:
+    """Read both; a bare list of edges takes the graph of the other file."""
+    if isinstance(read_json(Path(first), "a circuit or gates file"), list):
+        b = load_labelled(second)
+        return load_labelled(first, b.graph), b
+    a = load_labelled(first)
+    return a, load_labelled(second, a.graph)
+
+
 def split_gates(
     ns: Circuit, dn: Circuit, *, rule: Rule = "plain", by: Grouping = "port", joint: Circuit | None = None
 ) -> Gates:
@@ -249,12 +273,10 @@ def _by_receiver(
     graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping
 ) -> dict[str, dict[GateType, list[int]]]:
     """receiver -> type -> edge indices, receivers in the order of ports."""
-    names = graph.ports if grouping == "port" else graph.port_node
-    found: dict[str, dict[GateType, list[int]]] = {name: {} for name in names}
-    for kind in GATE_TYPES:
-        for edge in by_type[kind].indices:
-            found[names[int(graph.edge_port[edge])]].setdefault(kind, []).append(edge)
-    return {receiver: kinds for receiver, kinds in found.items() if kinds}
+    found = {kind: graph.by_receiver(by_type[kind].indices, grouping) for kind in GATE_TYPES}
+    names = dict.fromkeys(graph.receivers(grouping))
+    by_name = {name: {kind: found[kind][name] for kind in GATE_TYPES if name in found[kind]} for name in names}
+    return {receiver: kinds for receiver, kinds in by_name.items() if kinds}
 
 
 def _repaired(graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping) -> dict[GateType, Circuit]:

@@ -22,7 +22,8 @@ from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
 from gatewise.engine.runs import both_runs, check_pairs
 from gatewise.errors import GatewiseError
-from gatewise.logic.gates import Gates, GateType
+from gatewise.gate_types import GateType
+from gatewise.logic.gates import Gates
 from gatewise.logic.removal import Removal, divergence, kl_changes, residuals
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
@@ -65,7 +66,7 @@ def _thin_gates(gates: Gates, aim: Aim, labels: Mapping[str, str] | None, keep: 
     scores = (gates.dn if kind == "OR" else gates.ns).scores
     strength = [] if scores is None or keep == "first" else scores.abs().tolist()
     found = []
-    for edges in _by_receiver(gates, _labelled(gates, kind, labels)).values():
+    for edges in gates.graph.by_receiver(_labelled(gates, kind, labels), gates.grouping).values():
         kept = max(edges, key=strength.__getitem__) if strength else edges[0]
         if len(edges) >= 2:
             found.append(_ThinGate(frozenset([kept]), frozenset(edges) - {kept}))
@@ -84,15 +85,6 @@ def _labelled(gates: Gates, kind: GateType, labels: Mapping[str, str] | None) ->
             f"{gates.graph.edges[outside[0]]}. Test the labels on gates.sound."
         )
     return sorted(edge for edge, label in found.items() if label == kind)
-
-
-def _by_receiver(gates: Gates, edges: list[int]) -> dict[str, list[int]]:
-    graph = gates.graph
-    names = graph.ports if gates.grouping == "port" else graph.port_node
-    found: dict[str, list[int]] = {}
-    for edge in edges:
-        found.setdefault(names[int(graph.edge_port[edge])], []).append(edge)
-    return found
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from gatewise.engine.runs import BothRuns, Direction, both_runs, check_pairs
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
+from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.tasks.pairs import Pairs
 
 Removal = frozenset[int]  # indices of edges
@@ -57,8 +58,7 @@ def divergence(model: Model, p: Tensor, q: Tensor) -> Tensor:
     found = torch.zeros(p.shape[:-1], dtype=torch.float64)
     different = (p != q).flatten(1).any(dim=1).nonzero().flatten()
     for rows in different.split(max(1, _LOGITS // (p.shape[1] * model.vocabulary_size))):
-        log_p, log_q = (model.unembed(x[rows]).double().log_softmax(dim=-1) for x in (p, q))
-        found[rows.cpu()] = (log_p.exp() * (log_p - log_q)).sum(dim=-1).clamp(min=0).cpu()
+        found[rows.cpu()] = kl_divergence(*(log_probabilities(model.unembed(x[rows])) for x in (p, q))).cpu()
     return found
 
 

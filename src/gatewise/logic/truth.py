@@ -35,13 +35,13 @@ from gatewise.engine.incremental import DEAD, Plan, State, all_liveness
 from gatewise.engine.margins import margin_of
 from gatewise.engine.runs import both_runs, check_pairs
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import TestedLabel
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import middle_part, resampling_weights
 from gatewise.tasks.pairs import Pairs
 
 Context = Literal["kept", "removed"]
-TestedLabel = Literal["AND", "OR", "ADDER", "XOR-like", "inhibiting", "none"]
 Measure = Literal["receiver", "margin", "kl"]
 MEASURES: tuple[Measure, ...] = ("receiver", "margin", "kl")
 _ROW_BYTES = 1 << 28

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.models.model import Model
 from gatewise.models.parts import Pointwise
 from gatewise.tasks.pairs import Pairs
 
-GateType = Literal["AND", "OR", "ADDER"]
-_TYPES: tuple[GateType, ...] = ("AND", "OR", "ADDER")
 CLEAN_TOKEN, CORRUPTED_TOKEN = 1, 0
 RIGHT_TOKEN, WRONG_TOKEN = 0, 1
 
@@ -72,7 +70,7 @@ def logic_model(
     weights = {"emitted": emitted, "head": head}
     for i, layer in enumerate(layers):
         weights[f"reads.{i}"] = reads[i]
-        weights[f"gates.{i}"] = emitted.new_tensor([(_TYPES.index(gate.type), len(gate.senders)) for gate in layer])
+        weights[f"gates.{i}"] = emitted.new_tensor([(GATE_TYPES.index(gate.type), len(gate.senders)) for gate in layer])
     places = torch.eye(len(sources), d_model).to(emitted)
 
     def embed(tokens: Tensor, _positions: Tensor) -> Tensor:

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.models.model import Model
-from gatewise.models.planted import CORRUPTED_TOKEN, RIGHT_TOKEN, WRONG_TOKEN, GateType, PlantedGate, logic_model
+from gatewise.models.planted import CORRUPTED_TOKEN, RIGHT_TOKEN, WRONG_TOKEN, PlantedGate, logic_model
 from gatewise.tasks.pairs import Pairs
 
 FULL_MARGIN = 2.0
 _READOUT = "out"
-_TYPES: tuple[GateType, ...] = ("AND", "OR", "ADDER")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class PlantedModel:
     circuit: Circuit  # the edges that matter: those of `truth`, and `out->logits`
 
     def __repr__(self) -> str:
-        count = {kind: sum(gate.type == kind for gate in self.gates) for kind in _TYPES}
+        count = {kind: sum(gate.type == kind for gate in self.gates) for kind in GATE_TYPES}
         shown = ", ".join(f"{number} {kind}" for kind, number in count.items())
         return (
             f"<PlantedModel {self.model.name}: {shown} gates, {len(self.circuit)} of {self.model.graph.n_edges} edges>"
@@ -69,7 +69,7 @@ def random_planted(
     plan = _draw_gates(rng, names, layers, gates_per_layer, fan_in, nested)
     readout = _readout(rng, [gate for layer in plan for gate in layer])
     useless = [
-        [_gate(rng, f"D{level + 1}.{i + 1}", rng.choice(_TYPES), names, fan_in) for i in range(distractors)]
+        [_gate(rng, f"D{level + 1}.{i + 1}", rng.choice(GATE_TYPES), names, fan_in) for i in range(distractors)]
         for level in range(layers)
     ]
     everything = [gates + more for gates, more in zip(plan, useless, strict=True)] + [[readout]]
@@ -117,7 +117,7 @@ def _draw_gates(
 def _rounds_of_types(rng: random.Random) -> Iterator[GateType]:
     """All three types in random order, again and again: every model of three gates or more has each."""
     while True:
-        yield from rng.sample(_TYPES, len(_TYPES))
+        yield from rng.sample(GATE_TYPES, len(GATE_TYPES))
 
 
 def _gate(

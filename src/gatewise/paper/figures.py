@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 DIRECTION_COLOURS = {"ns": "#0072B2", "dn": "#D55E00", "ns+dn": "#009E73"}
 METHOD_COLOURS = {"acdc": "#CC79A7", "eap": "#E69F00", "edge-pruning": "#56B4E9"}
-GATE_COLOURS = {"AND": "#0072B2", "OR": "#009E73", "ADDER": "#D55E00"}  # blue, green, red as in the paper
 BASELINE_COLOUR = "#777777"
 MARKERS = {"ns": "o", "dn": "s", "ns+dn": "^", "acdc": "o", "eap": "s", "edge-pruning": "^"}
 LINES = {"ns": "--", "dn": ":", "ns+dn": "-"}

@@ -27,14 +27,14 @@ from gatewise.engine.circuits import last_logits
 from gatewise.engine.incremental import State, all_liveness
 from gatewise.engine.runs import both_runs
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.measures import kl_divergence, log_probabilities
-from gatewise.logic.gates import GATE_TYPES, GateType, split_gates
+from gatewise.gate_types import GATE_TYPES, GateType
+from gatewise.logic.gates import split_gates
 from gatewise.logic.truth import labels_by_test, truth_tables
 from gatewise.methods.contract import SearchDirection
 from gatewise.methods.search import discover
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.progress import progress_bar
-from gatewise.statistics import ratio_interval
+from gatewise.statistics import kl_divergence, log_probabilities, ratio_interval
 
 METHODS = ("eap", "acdc", "edge-pruning")
 BASELINES = ("orders", "exhaustive")

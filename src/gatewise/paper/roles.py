@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.published import GPT2_SMALL, Roles
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import last_logits, run_circuits
 from gatewise.engine.effects import edge_effects
@@ -37,8 +38,6 @@ from gatewise.engine.runs import bases, lay_out, plain_run, prefix_of
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention
 from gatewise.tasks.pairs import Pairs
-
-Roles = Mapping[str, str]  # head -> role, for heads that have one
 
 ROLES = (
     "previous token",
@@ -77,7 +76,7 @@ class Measured:
 def is_gpt2_small(model: Model) -> bool:
     """Whether the published roles can be this model's: GPT-2's architecture with 12 layers of 12 heads."""
     kind = getattr(getattr(model.hf, "config", None), "model_type", "")
-    return kind == "gpt2" and (model.graph.n_layers, model.graph.n_heads) == (12, 12)
+    return kind == "gpt2" and (model.graph.n_layers, model.graph.n_heads) == GPT2_SMALL
 
 
 def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, *, seed: int = 0) -> Measured:

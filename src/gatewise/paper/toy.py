@@ -18,10 +18,10 @@ from typing import Any, Literal
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.measures import kl_divergence, log_probabilities
 from gatewise.methods import discover
 from gatewise.models.model import Model
 from gatewise.models.planted import planted_model, planted_pairs
+from gatewise.statistics import kl_divergence, log_probabilities
 
 Recovery = Literal["full", "partial", "none"]
 GATES = {"AND": "and", "OR": "or", "ADDER": "adder"}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.logic.gates import GATE_TYPES
+from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, TESTED_LABELS
 from gatewise.logic.truth import TruthTable
 from gatewise.report.verdicts import facts, headline, next_steps, trust
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gatewise.report.investigation import Investigation
 
 TABLES_PER_RECEIVER = 40  # in the page; `tables.json` has all
-TESTED_LABELS = ("AND", "OR", "ADDER", "XOR-like", "inhibiting", "none")
 
 
 def report_data(found: Investigation) -> dict[str, Any]:
@@ -37,6 +36,8 @@ def report_data(found: Investigation) -> dict[str, Any]:
         "title": f"{record.get('task', 'circuit')} in {found.model}",
         "headline": headline(found),
         "model": found.model,
+        "signs": dict(GATE_SIGNS),
+        "tested_labels": list(TESTED_LABELS),
         "graph": graph_data(found.graph),
         "sizes": list(found.sizes),
         "edges": _edges_data(found, edges, by_name),

@@ -44,10 +44,8 @@ def edge_strength(gates: Gates) -> Tensor:
 
 def strongest_gates(gates: Gates, receivers: int, senders: int) -> Circuit:
     """The strongest `senders` edges of each of the `receivers` ports whose edges are strongest in sum."""
-    graph, strength, mask = gates.graph, edge_strength(gates), gates.sound.mask
-    by_port: dict[int, list[int]] = {}
-    for edge in mask.nonzero().flatten().tolist():
-        by_port.setdefault(int(graph.edge_port[edge]), []).append(edge)
+    graph, strength = gates.graph, edge_strength(gates)
+    by_port = graph.by_receiver(gates.sound.indices)
     ports = [port for port, edges in by_port.items() if len(edges) >= 2]
     ports.sort(key=lambda port: -float(strength[by_port[port]].sum()))
     chosen: list[int] = []

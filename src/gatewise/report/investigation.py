@@ -14,9 +14,10 @@ from gatewise.circuits.graph import Graph
 from gatewise.engine.runs import Direction
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, evaluate
+from gatewise.gate_types import TestedLabel
 from gatewise.logic.find import Agreement, label_agreement
 from gatewise.logic.gates import Gates, split_gates
-from gatewise.logic.truth import TestedLabel, TruthTable, labels_by_test, truth_tables
+from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
 from gatewise.methods.contract import SearchDirection
 from gatewise.methods.registry import methods
 from gatewise.methods.search import discover

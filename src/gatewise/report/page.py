@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.files import write_atomically
+from gatewise.gate_types import GATE_COLOURS, GATE_COLOURS_ON_DARK
 
 _SCRIPTS = ("model.js", "dom.js", "layout.js", "graph.js", "export.js", "charts.js", "panels.js", "main.js")
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -23,7 +24,7 @@ _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 def page(data: Mapping[str, Any]) -> str:
     """The whole report as HTML."""
-    style = _asset("report.css")
+    style = _gate_colours() + _asset("report.css")
     parts = "\n".join(f"// {name}\n{_asset(name)}" for name in _SCRIPTS)
     script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
     policy = (
@@ -56,6 +57,15 @@ def as_script_json(data: Any) -> str:
     for character, escape in _ESCAPED.items():
         text = text.replace(character, escape)
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _gate_colours() -> str:
+    """Variables for the style: `--and` and so on, on light and on dark ground."""
+    themes = {":root": GATE_COLOURS, ':root[data-theme="dark"]': GATE_COLOURS_ON_DARK}
+    return "".join(
+        f"{theme} {{ {' '.join(f'--{kind.lower()}: {colour};' for kind, colour in colours.items())} }}\n"
+        for theme, colours in themes.items()
+    )
 
 
 def _asset(name: str) -> str:

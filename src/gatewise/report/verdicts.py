@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gatewise.logic.gates import GATE_TYPES
+from gatewise.gate_types import GATE_TYPES
 
 if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.contribution import gate_contributions
-from gatewise.logic.gates import GATE_TYPES, Gates, GateType
+from gatewise.logic.gates import Gates
 from gatewise.paper.contract import (
     METHOD_NAMES,
     TASK_NAMES,
@@ -28,7 +29,7 @@ from gatewise.paper.contract import (
 from gatewise.paper.experiments.curves import FEWEST, Comparison, judge
 from gatewise.paper.experiments.sizes import middle_size
 from gatewise.paper.experiments.statistics import Interval, bootstrap, clusters, ratio, seeds_note
-from gatewise.paper.figures import GATE_COLOURS, legend_below, panels, wide_axis
+from gatewise.paper.figures import legend_below, panels, wide_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.ablation import ablate_gates
-from gatewise.logic.gates import GATE_TYPES, Gates, GateType
+from gatewise.logic.gates import Gates
 from gatewise.paper.contract import (
     METHOD_NAMES,
     TASK_NAMES,
@@ -30,7 +31,7 @@ from gatewise.paper.contract import (
 from gatewise.paper.experiments.curves import Comparison, judge
 from gatewise.paper.experiments.sizes import middle_size
 from gatewise.paper.experiments.statistics import Interval, bootstrap, clusters, ratio
-from gatewise.paper.figures import GATE_COLOURS, panels, wide_axis
+from gatewise.paper.figures import panels, wide_axis
 from gatewise.paper.published import ABLATION
 
 if TYPE_CHECKING:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gatewise.logic.gates import GATE_TYPES, Gate, Gates, GateType
-from gatewise.paper.figures import GATE_COLOURS, panels
-from gatewise.paper.roles import ROLES, Roles
+from gatewise.circuits.published import Roles
+from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
+from gatewise.logic.gates import Gate, Gates
+from gatewise.paper.figures import panels
+from gatewise.paper.roles import ROLES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

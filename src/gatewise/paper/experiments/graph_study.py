@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gatewise.circuits.published import PUBLISHED_GT, PUBLISHED_IOI
-from gatewise.logic.gates import GATE_TYPES, Gates, GateType, split_gates
+from gatewise.circuits.published import PUBLISHED_GT, PUBLISHED_IOI, Roles
+from gatewise.gate_types import GATE_TYPES, GateType
+from gatewise.logic.gates import Gates, split_gates
 from gatewise.paper.contract import (
     METHOD_NAMES,
     TASK_NAMES,
@@ -32,7 +33,6 @@ from gatewise.paper.experiments.gate_drawings import cases_figure, circuit_figur
 from gatewise.paper.roles import (
     ROLES,
     Criteria,
-    Roles,
     attention_similarity,
     is_gpt2_small,
     measure_roles,
@@ -397,7 +397,7 @@ def _reach_in_words(study: dict[str, Any], what: str, method: str, size: int) ->
 
 def _recall(lab: Lab, methods: Sequence[str], middle: dict[str, int]) -> tuple[Table, Verdict]:
     """How much of the published circuits the circuits of seed 0 hold."""
-    published = {_TASK: tuple(PUBLISHED_IOI), **({"gt": PUBLISHED_GT} if "gt" in lab.preset.tasks else {})}
+    published = {_TASK: tuple(PUBLISHED_IOI), **({"gt": tuple(PUBLISHED_GT)} if "gt" in lab.preset.tasks else {})}
     rows: list[list[Any]] = []
     at: dict[str, tuple[float, float]] = {}
     for task, nodes in published.items():

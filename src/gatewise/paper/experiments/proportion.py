@@ -11,11 +11,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gatewise.logic.gates import GATE_TYPES, Gates
+from gatewise.gate_types import GATE_COLOURS, GATE_TYPES
+from gatewise.logic.gates import Gates
 from gatewise.paper.contract import METHOD_NAMES, TASK_NAMES, Experiment, Judgement, Outcome, Table, Verdict, grid
 from gatewise.paper.experiments.curves import Comparison, judge
 from gatewise.paper.experiments.statistics import mean_and_deviation, seeds_note
-from gatewise.paper.figures import GATE_COLOURS, legend_below, panels
+from gatewise.paper.figures import legend_below, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gatewise.gate_types import GATE_COLOURS
 from gatewise.logic.gates import Gates
 from gatewise.paper.contract import METHOD_NAMES
-from gatewise.paper.figures import GATE_COLOURS, legend_below, panels
+from gatewise.paper.figures import legend_below, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

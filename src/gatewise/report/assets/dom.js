@@ -36,6 +36,6 @@ function commandLine(text) {
 }
 function colours() {
   const style = getComputedStyle(document.documentElement), of = (name) => style.getPropertyValue("--" + name).trim();
-  return { AND: of("and"), OR: of("or"), ADDER: of("adder"), none: of("none"), ink: of("ink"), soft: of("soft"), line: of("line"),
-    faint: of("faint"), surface: of("surface"), accent: of("accent") };
+  const names = ["none", "ink", "soft", "line", "faint", "surface", "accent"];
+  return Object.fromEntries([...GATES.map((type) => [type, of(type.toLowerCase())]), ...names.map((name) => [name, of(name)])]);
 }

@@ -36,7 +36,7 @@ function viewAsSvg(graph) {
       if (few) drawing.append(text(-r - 3));
     }
   }
-  const legend = svg("g", {}, ...["AND", "OR", "ADDER"].flatMap((type, i) => [
+  const legend = svg("g", {}, ...GATES.flatMap((type, i) => [
     svg("rect", { x: 14 + 74 * i, y: laid.height + 12, width: 18, height: 4, rx: 2, fill: ink[type] }),
     svg("text", { x: 37 + 74 * i, y: laid.height + 18, "font-size": 12, fill: ink.soft }, type)]));
   const whole = svg("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${laid.width} ${laid.height + 32}`,

@@ -62,7 +62,7 @@ for (const [value, text] of Object.entries(CIRCUITS)) {
   radios.append(el("label", {}, input, el("span", {}, text)));
 }
 $("which").append(radios);
-checkboxes($("types"), { AND: "AND", OR: "OR", ADDER: "ADDER", none: "neither alone" }, state.types);
+checkboxes($("types"), { ...Object.fromEntries(GATES.map((type) => [type, type])), none: "neither alone" }, state.types);
 checkboxes($("ports"), Object.fromEntries(portKinds.map((kind) => [kind, PORTS[kind]])), state.ports);
 $("size").max = String(data.sizes.length - 1);
 $("size").value = String(state.size);

@@ -1,8 +1,8 @@
 // The report's data and what follows from them: nodes, ports, names, and which edges are in which circuit.
 const data = JSON.parse(document.getElementById("data").textContent);
-const TYPES = ["AND", "OR", "ADDER", "none"];
-const TESTED = ["AND", "OR", "ADDER", "XOR-like", "inhibiting", "none"];
-const SIGN = { AND: "&", OR: "|", ADDER: "+", none: "," };
+const GATES = Object.keys(data.signs), TYPES = [...GATES, "none"];
+const TESTED = data.tested_labels;
+const SIGN = { ...data.signs, none: "," };
 const CIRCUITS = { "ns|dn": "ns ∪ dn", ns: "ns", dn: "dn", "ns+dn": "ns+dn" };
 
 const model = (() => {
