@@ -195,7 +195,7 @@ def test_removed_sums_up_what_is_carried() -> None:
     model, pairs = small_model("llama", dtype=torch.float64), random_pairs()
     runs = both_runs(model, pairs)
     on = runs.intervention(model, "ns")
-    state = State(model, on, runs.reference("ns").outputs.clone(), model.graph.edge_index >= 0)
+    state = State(model, on, runs.reference("ns").outputs, model.graph.edge_index >= 0)
     for positions in (1, on.layout.window):
         expected = -state.carried([4, 0, 2], positions).cumsum(dim=0)
         torch.testing.assert_close(state.removed([4, 0, 2], positions), expected, atol=1e-12, rtol=0)

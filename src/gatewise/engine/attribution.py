@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gatewise.engine.runs import Direction, lay_out, prefix_of
+from gatewise.engine.stream import walk
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention, KeysValues, Kind, Pointwise
 from gatewise.tasks.pairs import Pairs
@@ -121,22 +122,20 @@ class Attribution:
 
     def _run(self, start: Tensor, outputs: Tensor | None) -> list[Reading]:
         """One plain run with all edges, and where its stages read."""
-        graph = self.model.graph
-        current = start
-        residuals = {graph.sender_slices[0].stop: current}  # by the number of senders that have written
-        readings = []
-        stages = zip(self.model.stages, graph.stages[1:-1], graph.sender_slices[1:-1], self.prefix, strict=True)
-        for stage, spec, nodes, prefix in stages:
-            x = residuals[spec.reads]
-            into = None if outputs is None else outputs[nodes]
+        nodes = self.model.graph.sender_slices
+        readings: list[Reading] = []
+
+        def write(index: int, x: Tensor) -> Tensor:
+            stage = self.model.stages[index]
+            into = None if outputs is None else outputs[nodes[index + 1]]
             if isinstance(stage, Attention):
-                written, points = self._attend(stage, x, prefix, into)
+                written, points = self._attend(stage, x, self.prefix[index], into)
             else:
                 written, points = self._apply(stage, x, into)
             readings.append(Reading(stage, x, points))
-            current = current + written if stage.bias is None else current + written + stage.bias
-            residuals[nodes.stop] = current
-        last = current[:, -1:]
+            return written
+
+        last = walk(self.model, start, write)[-1][:, -1:]
         return [*readings, Reading(None, last, (last[None],))]
 
     def _attend(

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gatewise.engine.spans import Base, Span
 from gatewise.models.model import Model
+from gatewise.statistics import kl_divergence, log_probabilities
 
 _CUTOFF = 1.0  # words of more than this times a uniform probability are unembedded exactly
 _MOST_WORD_BYTES = 1 << 28
@@ -256,6 +257,15 @@ class Divergence:
     def _outgrown(self, anchors: _Anchors) -> bool:
         largest = float((anchors.ratio * anchors.share).max()) / self.model.vocabulary_size
         return largest > _GROWN * max(self._words.peak, _CUTOFF / self.model.vocabulary_size)
+
+
+def divergence_between(model: Model, p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) between the outputs of last residuals [row, example, d], full vocabulary. [row, example]"""
+    found = torch.zeros(p.shape[:-1], dtype=torch.float64)
+    different = (p != q).flatten(1).any(dim=1).nonzero().flatten()
+    for rows in different.split(max(1, _LOGITS // (p.shape[1] * model.vocabulary_size))):
+        found[rows.cpu()] = kl_divergence(*(log_probabilities(model.unembed(x[rows])) for x in (p, q))).cpu()
+    return found
 
 
 def _words_at_once(rows: int) -> int:

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.engine.stream import walk
 from gatewise.errors import GatewiseError
 from gatewise.models.layout import Layout
 from gatewise.models.model import Model
@@ -113,45 +114,30 @@ def _forward(
     model: Model, tokens: Tensor, layout: Layout, prefix: Prefix, columns: slice, outputs: Tensor | None
 ) -> tuple[Tensor, Prefix]:
     """The last residual stream, and the keys and values of these columns; fills `outputs` if given."""
-    graph = model.graph
-    out = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
-    current = out.sum(dim=0)
-    residuals = {graph.sender_slices[0].stop: current}  # by the number of senders that have written
-    if outputs is not None:
-        outputs[graph.sender_slices[0]] = out
+    nodes = model.graph.sender_slices
     keys_values: list[KeysValues | None] = []
-    for stage, spec, nodes, stage_prefix in zip(
-        model.stages, graph.stages[1:-1], graph.sender_slices[1:-1], prefix, strict=True
-    ):
-        x = residuals[spec.reads][None]
+
+    def write(index: int, x: Tensor) -> Tensor:
+        stage, found = model.stages[index], None
         if isinstance(stage, Attention):
-            out, found = stage.run(x, layout, stage_prefix)
-            keys_values.append(found)
+            out, found = stage.run(x[None], layout, prefix[index])
         else:
-            out = stage(x.expand(len(spec.nodes), *x.shape[1:]))
-            keys_values.append(None)
+            out = stage(x.expand(stage.n_nodes, *x.shape))
+        keys_values.append(found)
         if outputs is not None:
-            outputs[nodes] = out
-        current = current + out.sum(dim=0)
-        if stage.bias is not None:
-            current = current + stage.bias
-        residuals[nodes.stop] = current
-    return current, tuple(keys_values)
+            outputs[nodes[index + 1]] = out
+        return out.sum(dim=0)
+
+    sources = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
+    if outputs is not None:
+        outputs[nodes[0]] = sources
+    return walk(model, sources.sum(dim=0), write)[-1], tuple(keys_values)
 
 
 def bases(model: Model, other: Tensor) -> tuple[Tensor, ...]:
     """Input of each stage's ports, and of the logits, when every edge carries `other`: output biases included."""
-    graph = model.graph
-    current = other[graph.sender_slices[0]].sum(dim=0)
-    written = {graph.sender_slices[0].stop: current}
-    found = []
-    for stage, spec, nodes in zip(model.stages, graph.stages[1:-1], graph.sender_slices[1:-1], strict=True):
-        found.append(written[spec.reads])
-        current = current + other[nodes].sum(dim=0)
-        if stage.bias is not None:
-            current = current + stage.bias
-        written[nodes.stop] = current
-    return (*found, current)
+    written = [other[nodes] for nodes in model.graph.sender_slices]
+    return tuple(walk(model, written[0].sum(dim=0), lambda index, _: written[index + 1].sum(dim=0)))
 
 
 def prepare(

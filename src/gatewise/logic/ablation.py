@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.engine.removals import Removal, kl_changes
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import Gate, Gates
-from gatewise.logic.removal import Removal, kl_changes
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -33,10 +34,11 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
 from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
-from gatewise.engine.runs import BothRuns, Direction, both_runs, check_choice, check_pairs
+from gatewise.engine.divergence import divergence_between
+from gatewise.engine.removals import Bench, Removal
+from gatewise.engine.runs import Direction, both_runs, check_choice, check_pairs
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import Gates, Rule, split_gates
-from gatewise.logic.removal import Removal, divergence, residuals_without
 from gatewise.models.model import Model
 from gatewise.progress import Bar, progress_bar
 from gatewise.tasks.pairs import Pairs
@@ -149,9 +151,9 @@ def misalignment(
     parts = list(batches(model, pairs, memory))
     with progress_bar("misalignment", len(parts) * sum(map(len, drawn.values()))) as bar:
         for _, part in parts:
-            runs = both_runs(model, part)
+            bench = partial(Bench, model, part, both_runs(model, part), direction=direction)
             for kind in MISALIGNED_TYPES:
-                sums[kind] += _measure(model, runs, whole[kind], kind, drawn[kind], direction, bar)
+                sums[kind] += _measure(bench, whole[kind], kind, drawn[kind], bar)
     scores = {
         kind: _score(gates, kind, sums[kind] / len(pairs), whole[kind], sampling, offset if kind == "OR" else 0.0)
         for kind in MISALIGNED_TYPES
@@ -195,35 +197,28 @@ def _draw_pairs(rng: random.Random, receivers: Sequence[list[int]], sampling: Sa
 
 
 def _measure(
-    model: Model,
-    runs: BothRuns,
-    whole: Circuit,
-    kind: MisalignedType,
-    samples: Sequence[_Sample],
-    direction: Direction,
-    bar: Bar,
+    bench_of: Callable[[Circuit], Bench], whole: Circuit, kind: MisalignedType, samples: Sequence[_Sample], bar: Bar
 ) -> Tensor:
     """For each sample both terms: the mean over draws, summed over the batch's examples. [term, sample]"""
-    of_whole = _outputs(model, runs, whole, [pair for sample in samples for pair in sample.pairs], direction)
+    bench = bench_of(whole)
+    of_whole = _outputs(bench, [pair for sample in samples for pair in sample.pairs])
     found = torch.zeros(2, len(samples), dtype=torch.float64)
     for row, sample in enumerate(samples):
-        of_left = _outputs(model, runs, whole - sample.removed, sample.pairs_left, direction)
+        of_left = _outputs(bench_of(whole - sample.removed), sample.pairs_left)
         one, two = _stacked(of_whole, sample.pairs)
         one_left, two_left = _stacked(of_left, sample.pairs_left)
         terms = ((one, two), (one_left, two_left)) if kind == "AND" else ((one, one_left), (two, two_left))
         for term, (p, q) in enumerate(terms):
-            found[term, row] = divergence(model, p, q).mean(dim=0).sum()
+            found[term, row] = divergence_between(bench.model, p, q).mean(dim=0).sum()
         bar.advance()
     return found
 
 
-def _outputs(
-    model: Model, runs: BothRuns, circuit: Circuit, pairs: Sequence[tuple[int, int]], direction: Direction
-) -> dict[Removal, Tensor]:
-    """Last residuals [example, d] of the circuit without i, and without i and j, for each pair."""
+def _outputs(bench: Bench, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
+    """Last residuals [example, d] of the bench's circuit without i, and without i and j, for each pair."""
     removals = list(dict.fromkeys(frozenset(some) for i, j in pairs for some in ((i,), (i, j))))
     found = {}
-    for places, residual, _ in residuals_without(model, runs, circuit, removals, direction):
+    for places, residual in bench.residuals(removals):
         for place, one in zip(places, residual, strict=True):
             found[removals[place]] = one
     return found

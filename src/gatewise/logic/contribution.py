@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.engine.removals import kl_changes
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import Gate, Gates
-from gatewise.logic.removal import kl_changes
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches
-from gatewise.engine.circuits import check_circuits
+from gatewise.engine.circuits import check_circuits, dense_mask
+from gatewise.engine.dense import DenseEngine
+from gatewise.engine.divergence import divergence_between
+from gatewise.engine.removals import Removal, kl_changes
 from gatewise.engine.runs import both_runs, check_pairs
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.logic.gates import Gates
-from gatewise.logic.removal import Removal, divergence, kl_changes, residuals
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
@@ -168,14 +169,13 @@ def _qualities(model: Model, pairs: Pairs, circuits: list[Circuit], memory: int 
     check_pairs(model, pairs)
     sums = torch.zeros(2, len(circuits), dtype=torch.float64)
     for _, part in batches(model, pairs, memory):
-        runs = both_runs(model, part)
-        full = residuals(model, runs, [model.graph.full()]).expand(len(circuits), -1, -1)
-        inside, outside = (residuals(model, runs, some) for some in (circuits, [~circuit for circuit in circuits]))
-        sums += torch.stack([_total(model, full, inside), _total(model, outside, full)])
+        engine = DenseEngine(model, both_runs(model, part).intervention(model, "ns"))
+        full, inside, outside = (
+            torch.stack([engine.residual(dense_mask(model, circuit)) for circuit in some])
+            for some in ([model.graph.full()], circuits, [~circuit for circuit in circuits])
+        )
+        full = full.expand_as(inside)
+        kl = [divergence_between(model, p, q) for p, q in ((full, inside), (outside, full))]
+        sums += torch.stack(kl).sum(dim=-1)
     faithful, complete = (sums / len(pairs)).tolist()
     return [Quality(len(c), f, k) for c, f, k in zip(circuits, faithful, complete, strict=True)]
-
-
-def _total(model: Model, p: Tensor, q: Tensor) -> Tensor:
-    """KL summed over examples. [circuit]"""
-    return divergence(model, p, q).sum(dim=1)

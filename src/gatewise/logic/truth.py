@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -28,12 +28,8 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.batches import batches
 from gatewise.engine.circuits import check_circuits
-from gatewise.engine.divergence import Divergence
-from gatewise.engine.incremental import DEAD, Plan, State, all_liveness
-from gatewise.engine.margins import margin_of
-from gatewise.engine.runs import both_runs, check_pairs
+from gatewise.engine.removals import Bench, benches
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import TestedLabel
 from gatewise.models.model import Model
@@ -44,7 +40,6 @@ from gatewise.tasks.pairs import Pairs
 Context = Literal["kept", "removed"]
 Measure = Literal["receiver", "margin", "kl"]
 MEASURES: tuple[Measure, ...] = ("receiver", "margin", "kl")
-_ROW_BYTES = 1 << 28
 _RESAMPLES = 200
 _CONFIDENCE = 0.95
 _KL_ERROR = 1e-3  # nats that KL, which never decides, may be too small by
@@ -101,22 +96,15 @@ def truth_tables(
     if not wanted or wanted != MEASURES[: len(wanted)]:
         raise GatewiseError(f"measures are the first one, two or all of {', '.join(MEASURES)}; got {measures!r}.")
     check_circuits(model, [circuit, *([] if of is None else [of])])
-    check_pairs(model, pairs)
     graph = model.graph
     ports = _ports(graph, circuit, circuit if of is None else circuit & of)
-    kept = graph.matrix(circuit.mask)
-    live = all_liveness(graph, kept)
-    parts = list(batches(model, pairs, memory))
     found: dict[int, list[Tensor]] = defaultdict(list)  # port -> [measure, row, example] of each batch
-    with progress_bar("truth tables", len(ports) * len(parts)) as bar:
-        for _, part in parts:
-            bench = _bench(model, part, kept, wanted)
+    with progress_bar("truth tables", len(ports) * len(pairs)) as bar:
+        for examples, bench in benches(model, pairs, circuit, memory=memory):
             for port, senders in ports.items():
-                node = graph.port_sender[port]
-                if node < 0 or live[node] != DEAD:
-                    plan = None if node < 0 else bench.state.plan(node, live)
-                    found[port].append(_measure(bench, plan, port, senders))
-                bar.advance()
+                if bench.matters(port):
+                    found[port].append(_measure(bench, port, senders, wanted))
+                bar.advance(examples.stop - examples.start)
     tables: list[TruthTable] = []
     for port, measured in found.items():
         tables += _tables(graph, port, ports[port][0], torch.cat(measured, dim=-1), smallest)
@@ -172,60 +160,29 @@ def _pair_rows(tested: int, pair: int, i: int, j: int, context: Context) -> tupl
     return block, block + 1 + i, block + 1 + j, block + 1 + tested + pair
 
 
-@dataclass(frozen=True, eq=False)
-class _Bench:
-    """What one batch is measured with."""
-
-    state: State
-    target: Tensor  # [sender, example, window, d], clean - corrupted
-    margin: Callable[[Tensor], Tensor]
-    distance: Divergence | None  # None: no KL is asked for
-    measures: tuple[Measure, ...]
-
-
-def _bench(model: Model, pairs: Pairs, kept: Tensor, measures: tuple[Measure, ...]) -> _Bench:
-    runs = both_runs(model, pairs)
-    state = State(model, runs.intervention(model, "ns"), runs.clean.outputs.clone(), kept)
-    distance = Divergence(model, runs.clean.logits) if "kl" in measures else None
-    return _Bench(state, runs.clean.outputs - runs.corrupted.outputs, margin_of(model, pairs), distance, measures)
-
-
-def _measure(bench: _Bench, plan: Plan | None, port: int, senders: tuple[list[int], list[int]]) -> Tensor:
+def _measure(bench: Bench, port: int, senders: tuple[list[int], list[int]], measures: Sequence[Measure]) -> Tensor:
     """The measures of all rows on one batch. [measure, row, example]"""
-    state = bench.state
-    if plan is not None and bench.measures == ("receiver",):
-        plan = _to_the_receiver(plan)
-    keep = _keep_rows(len(senders[0]), len(senders[1])).to(state.outputs)
-    carried = state.carried([*senders[0], *senders[1]], state.positions_read(plan, port))
-    columns = 4 if plan is None else 4 * (len(plan.changed) + (len(plan.wide_changed) + 2) * state.on.layout.window)
-    size = max(1, _ROW_BYTES // (columns * state.last.numel() * state.last.element_size()))
+    edges = bench.graph.edge_index[port][[*senders[0], *senders[1]]]
+    keep = _keep_rows(len(senders[0]), len(senders[1]))
+    removals = [frozenset(edges[row == 0].tolist()) for row in keep]
     found = []
-    for rows in keep.split(size):
-        proposal = state.propose(plan, port, -torch.tensordot(1 - rows, carried, dims=1))
-        values = [bench.margin(proposal.residual)] if plan is None or "margin" in bench.measures else []
-        if plan is not None:
-            values.insert(0, _projection(state, plan, proposal.last, proposal.wide, bench.target))
-        elif "margin" in bench.measures:
+    for _, proposal in bench.proposals((port,), removals, alone=tuple(measures) == ("receiver",)):
+        values = [bench.margin(proposal.residual)] if proposal.route is None or "margin" in measures else []
+        if proposal.route is not None:
+            values.insert(0, _projection(bench, proposal.route.node, proposal.output))
+        elif "margin" in measures:
             values *= 2  # what the logits put out is the margin
-        if bench.distance is not None:
+        if "kl" in measures:
             values.append(bench.distance.estimate(proposal.residual, _KL_ERROR)[0])
         found.append(torch.stack(values).cpu())
     return torch.cat(found, dim=1)
 
 
-def _to_the_receiver(plan: Plan) -> Plan:
-    """The plan without anything that follows its node."""
-    return replace(
-        plan, steps=[], changed=[plan.node], wide_changed=plan.wide_changed[:1], into_logits=plan.into_logits[:1]
-    )
-
-
-def _projection(state: State, plan: Plan, last: Tensor, wide: Tensor, target: Tensor) -> Tensor:
-    """The receiver's output along clean - corrupted: 0 is corrupted, 1 is clean. [row, example]"""
-    positions = state.on.layout.window if plan.wide else 1
-    change = wide[0] if plan.wide else last[0]
-    direction = target[plan.node][:, -positions:]
-    now = state.carried([plan.node], positions)[0]
+def _projection(bench: Bench, node: int, change: Tensor) -> Tensor:
+    """A node's output along reference - other: 0 is the other run's, 1 the reference's. [row, example]"""
+    positions = change.shape[-2]
+    now = bench.state.carried([node], positions)[0]
+    direction = (bench.reference.outputs[node] - bench.state.on.other[node])[:, -positions:]
     along = [(x * direction).sum(dim=(-1, -2), dtype=torch.float64) for x in (now, change, direction)]
     return (along[0] + along[1]) / along[2].clamp(min=1e-300)
 

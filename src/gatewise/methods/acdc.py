@@ -24,7 +24,8 @@ from gatewise.circuits.graph import Graph
 from gatewise.engine.batches import batches, bytes_per_example, check_free_memory, window_of
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import Divergence
-from gatewise.engine.incremental import DEAD, Plan, Proposal, State, liveness
+from gatewise.engine.incremental import ROW_BYTES, Proposal, State
+from gatewise.engine.routes import DEAD, Route, liveness
 from gatewise.engine.runs import BothRuns, Direction, both_runs
 from gatewise.engine.spans import Span, Spans
 from gatewise.errors import GatewiseError
@@ -37,7 +38,6 @@ from gatewise.tasks.pairs import Pairs
 BAND = {torch.float32: 2e-5, torch.float64: 1e-10}  # around tau, in nats, at most; wider for other dtypes
 _BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation itself would decide, at a high price
 _WIDEST_BAND = 1e-3
-_CHAIN_BYTES = 1 << 28  # of buffers for one chain
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a stage's first chain
 
@@ -85,12 +85,11 @@ class _Side:
         self.divergences = []
         for run in runs:
             reference = run.reference(direction)
-            on = run.intervention(model, direction)
-            self.states.append(State(model, on, reference.outputs.clone(), kept))
+            self.states.append(State(model, run.intervention(model, direction), reference.outputs, kept))
             self.divergences.append(Divergence(model, reference.logits))
         self._examples = sum(len(run.clean.logits) for run in runs)
         self.now, self.bound = 0.0, 0.0  # D of the current circuit, and how much larger it may be
-        self._plans: list[Plan | None] = []
+        self._routes: list[Route | None] = []
         self._proposals: list[Proposal] = []
 
     def _mean(self, parts: Sequence[Tensor]) -> Tensor:
@@ -103,10 +102,10 @@ class _Side:
         values = [d.exact(s.last[None]) for s, d in zip(self.states, self.divergences, strict=True)]
         self.now, self.bound = float(self._mean(values)[0]), 0.0
 
-    def rebuild(self, live: Sequence[int], first_stage: int, spans: Spans) -> None:
+    def rebuild(self, kept: Tensor, live: Sequence[int], first_stage: int, spans: Spans) -> None:
         """Begin a stage with values that depend on what is kept alone, not on how the search got there."""
         for state in self.states:
-            state.rebuild(live, first_stage)
+            state.rebuild(kept, live, first_stage)
         self._spans = spans
         graph = self.states[0].graph
         ports, reads = graph.port_slices[first_stage - 1], graph.stages[first_stage - 1].reads
@@ -114,30 +113,26 @@ class _Side:
             divergence.restart((ports.stop - ports.start) * reads)
         self.settle()
 
-    def plan(self, node: int, live: Sequence[int]) -> None:
-        self._plans = [None if node < 0 else state.plan(node, live) for state in self.states]
+    def begin(self, node: int, live: Sequence[int]) -> None:
+        """Find the way from a node, or the logits (-1), on which its candidates change things."""
+        self._routes = [None if node < 0 else state.route(node, live) for state in self.states]
         self._span = None
-        if self._plans[0] is not None and self.divergences[0].screens:
+        if self._routes[0] is not None and self.divergences[0].screens:
             graph = self.states[0].graph
             ports = graph.ports_of_sender[node]
             candidates = len(ports) * graph.stages[graph.stage_of_port[ports[0]]].reads
-            self._span = self._spans.of(self._plans[0].read_by_logits, candidates, len(self.states[0].last))
+            self._span = self._spans.of(self._routes[0].read_by_logits, candidates, len(self.states[0].last))
 
-    def longest_chain(self, port: int) -> int:
+    def longest_chain(self) -> int:
         """Rows that fit the memory meant for them."""
-        state, plan = self.states[0], self._plans[0]
-        window, width = state.on.layout.window, state.outputs.shape[-1]
-        columns = 8 * window if plan is None else 4 * (len(plan.changed) + (len(plan.wide_changed) + 2) * window)
-        examples = max(len(s.last) for s in self.states)
-        return max(1, _CHAIN_BYTES // (columns * examples * width * state.outputs.element_size()))
+        return min(state.rows_at_once(route) for state, route in zip(self.states, self._routes, strict=True))
 
     def try_chain(self, port: int, senders: Sequence[int], wanted: float) -> tuple[Tensor, Tensor]:
         """D after removing the first, the first two, ... of these senders, and bounds on how much larger it is."""
         self._proposals = []
         found = []
-        for state, plan, divergence in zip(self.states, self._plans, self.divergences, strict=True):
-            change = state.removed(senders, state.positions_read(plan, port))
-            proposal = state.propose(plan, port, change)
+        for state, route, divergence in zip(self.states, self._routes, self.divergences, strict=True):
+            proposal = state.propose(route, {port: state.removed(senders, state.positions_read(route, port))})
             self._proposals.append(proposal)
             found.append(divergence.estimate(proposal.residual, wanted, self._span, state.last))
         values = self._mean([value for value, _ in found])
@@ -156,9 +151,10 @@ class _Side:
             values.append(divergence.exact(torch.stack(residuals)))
         return self._mean(values).tolist()
 
-    def accept(self, row: int, value: float, bound: float) -> None:
+    def accept(self, port: int, senders: Sequence[int], value: float, bound: float) -> None:
+        """Remove these first senders of the last chain."""
         for state, proposal in zip(self.states, self._proposals, strict=True):
-            state.accept(proposal, row)
+            state.accept(proposal, len(senders) - 1, {port: senders})
         self.now, self.bound = value, bound
 
 
@@ -205,7 +201,7 @@ class Acdc:
     def _check_memory(self) -> None:
         """All examples' states stay in memory: both runs, and each direction's outputs, inputs, queries and keys."""
         pairs, buffers = self.problem.pairs, 2 + 2 * len(self.directions)
-        needed = len(pairs) * bytes_per_example(self.model, window_of(pairs), buffers=buffers) + _CHAIN_BYTES
+        needed = len(pairs) * bytes_per_example(self.model, window_of(pairs), buffers=buffers) + ROW_BYTES
         check_free_memory(self.model, needed, f"ACDC with {len(pairs)} examples on {self.model.name}")
 
     def _parts(self) -> list[Pairs]:
@@ -253,7 +249,7 @@ class _Search:
         order, first = receiver_order(self.graph), 0
         if start is not None:
             first = start.place
-            self.kept.copy_(self.graph.matrix(start.kept))
+            self.kept = self.graph.matrix(start.kept)
             self.effects, self.live = start.effects.clone(), list(start.live)
             self.trials, self.canonical = start.trials, start.canonical
             self.advance(sum(self.graph.stages[self.graph.stage_of_port[port]].reads for port in order[:first]))
@@ -275,7 +271,7 @@ class _Search:
             if receiver != node:
                 node = receiver
                 for side in self.sides:
-                    side.plan(node, self.live)
+                    side.begin(node, self.live)
             self._port(port, senders)
         for side in self.sides:
             side.settle()
@@ -297,11 +293,11 @@ class _Search:
         self.length = _FIRST_CHAIN
         spans = Spans(self.acdc.model)
         for side in self.sides:
-            side.rebuild(self.live, stage + 1, spans)
+            side.rebuild(self.kept, self.live, stage + 1, spans)
 
     def _port(self, port: int, senders: list[int]) -> None:
         """Decide all edges into one port."""
-        longest = min(self.acdc.config.chain, *(side.longest_chain(port) for side in self.sides))
+        longest = min(self.acdc.config.chain, *(side.longest_chain() for side in self.sides))
         while senders:
             chain = senders[: min(self.length, longest)]
             removed, stopped = self._chain(port, chain)
@@ -324,7 +320,7 @@ class _Search:
             removed += 1
         if removed:
             for side, value, bound in zip(self.sides, values, bounds, strict=True):
-                side.accept(removed - 1, value[removed], bound[removed])
+                side.accept(port, chain[:removed], value[removed], bound[removed])
             self.kept[port, chain[:removed]] = False
             if any(side.bound > _WANTED_BOUND * self.threshold for side in self.sides):
                 for side in self.sides:

@@ -13,6 +13,7 @@ between the two runs. Intervals are bootstrap intervals over models.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,8 +25,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.circuits import last_logits
-from gatewise.engine.incremental import State, all_liveness
-from gatewise.engine.runs import both_runs
+from gatewise.engine.removals import measure_removals
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import split_gates
@@ -43,7 +43,6 @@ FOUND = "found"  # ns | dn: what is labelled
 ORDERS = 8  # search orders whose union is taken
 _MOST_SENDERS = 16  # of which all combinations are tried
 PRUNING_STEPS = 1_000  # of Edge Pruning: at so low a price of an edge, its default leaves two edges where one would do
-_ROWS = 4_096  # combinations at a time
 Labels = Mapping[str, str | None]  # by edge
 
 
@@ -246,20 +245,11 @@ def margins_of_combinations(planted: PlantedModel, edges: Sequence[int]) -> Tens
     """The mean margin for every set of kept edges, all into one port. [kept (0 or 1) for each edge...]"""
     if len(edges) > _MOST_SENDERS:
         raise GatewiseError(f"a port has {len(edges)} senders; all combinations are tried up to {_MOST_SENDERS}.")
-    model, pairs, graph = planted.model, planted.pairs, planted.model.graph
-    kept = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * len(edges)).reshape(-1, len(edges))
-    runs = both_runs(model, pairs)
-    full = graph.edge_index >= 0
-    state = State(model, runs.intervention(model, "ns"), runs.clean.outputs.clone(), full)
-    port = int(graph.edge_port[edges[0]])
-    node = graph.port_sender[port]
-    plan = None if node < 0 else state.plan(node, all_liveness(graph, full))
-    carried = state.carried(graph.edge_sender[list(edges)].tolist(), state.positions_read(plan, port))
-    margins = []
-    for rows in kept.split(_ROWS):
-        proposal = state.propose(plan, port, torch.tensordot(rows.to(carried) - 1, carried, dims=1))
-        margins.append(pairs.margin(model.unembed(proposal.residual)).double().mean(dim=-1))
-    return torch.cat(margins).reshape([2] * len(edges))
+    kept = itertools.product((False, True), repeat=len(edges))
+    removals = [frozenset(edge for edge, stays in zip(edges, row, strict=True) if not stays) for row in kept]
+    full = planted.model.graph.full()
+    found = measure_removals(planted.model, planted.pairs, full, removals, lambda bench: [bench.margin])
+    return found[0].mean(dim=-1).reshape([2] * len(edges))
 
 
 def _differences(margins: Tensor, places: Sequence[int]) -> Tensor:

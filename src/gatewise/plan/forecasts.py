@@ -20,10 +20,10 @@ import torch
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.batches import batches, parse_bytes
 from gatewise.engine.dense import DenseEngine
-from gatewise.engine.incremental import State
+from gatewise.engine.incremental import ROW_BYTES, State
 from gatewise.engine.runs import Direction, both_runs, prepare
 from gatewise.errors import GatewiseError
-from gatewise.methods.acdc import _CHAIN_BYTES, AcdcConfig
+from gatewise.methods.acdc import AcdcConfig
 from gatewise.methods.contract import Problem
 from gatewise.methods.eap import BLOCKS
 from gatewise.methods.edge_pruning import Divergence, EdgePruningConfig, even
@@ -203,14 +203,12 @@ def _acdc(about: Subject, directions: tuple[Direction, ...]) -> _Work:
     kept = model.graph.edge_index >= 0
     with Counter() as counter, torch.no_grad():
         runs = both_runs(model, pairs)
-        states = [
-            State(model, runs.intervention(model, d), runs.reference(d).outputs.clone(), kept) for d in directions
-        ]
+        states = [State(model, runs.intervention(model, d), runs.reference(d).outputs, kept) for d in directions]
         one = states[0].shared[0]
     stream = one.numel() * one.element_size()
     inputs = len(directions) * len(model.graph.ports) * stream // 2  # of about half of the ports
     chain = 4 * min(AcdcConfig.chain, len(model.graph.senders)) * stream
-    buffers = min(_CHAIN_BYTES, chain) * len(directions)
+    buffers = min(ROW_BYTES, chain) * len(directions)
     return _Work(counter.peak + inputs, buffers, counter.operations, counter.moved, len(pairs), 1)
 
 

@@ -1,0 +1,188 @@
+"""Removing sets of edges from a circuit, each set within one receiver node: what every question about a few edges asks.
+
+`benches` makes a `Bench` for each batch: the circuit in one direction, its margins and its distance from the reference.
+A bench answers with last residuals, which are small, or with the receiver's own output, which is cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
+from gatewise.engine.batches import batches
+from gatewise.engine.circuits import check_circuits
+from gatewise.engine.divergence import Divergence
+from gatewise.engine.incremental import Proposal, State
+from gatewise.engine.margins import margin_of
+from gatewise.engine.routes import DEAD, Route, all_liveness
+from gatewise.engine.runs import BothRuns, Direction, both_runs, check_choice, check_pairs
+from gatewise.errors import GatewiseError
+from gatewise.models.model import Model
+from gatewise.progress import progress_bar
+from gatewise.tasks.pairs import Pairs
+
+Removal = frozenset[int]  # indices of edges
+Measure = Callable[[Tensor], Tensor]  # of last residuals [row, example, d] -> [row, example]
+
+
+class Bench:
+    """A circuit on one batch, in one direction, from which edges can be removed."""
+
+    def __init__(
+        self, model: Model, pairs: Pairs, runs: BothRuns, circuit: Circuit, direction: Direction = "ns"
+    ) -> None:
+        kept = model.graph.matrix(circuit.mask)
+        self.model, self.graph, self.pairs = model, model.graph, pairs
+        self.reference = runs.reference(direction)
+        self.state = State(model, runs.intervention(model, direction), self.reference.outputs, kept)
+        self.live = all_liveness(model.graph, kept)
+
+    @cached_property
+    def distance(self) -> Divergence:
+        """From the reference's output."""
+        return Divergence(self.model, self.reference.logits)
+
+    @cached_property
+    def margin(self) -> Measure:
+        return margin_of(self.model, self.pairs)
+
+    def matters(self, port: int) -> bool:
+        """Whether anything that a port reads can change the logits."""
+        node = self.graph.port_sender[port]
+        return node < 0 or self.live[node] != DEAD
+
+    def proposals(
+        self, ports: Sequence[int], removals: Sequence[Removal], *, alone: bool = False
+    ) -> Iterator[tuple[slice, Proposal]]:
+        """The circuit without each set of edges, all into these ports of one node that matters; some at a time.
+
+        Yields which of the sets, and their proposal. alone: stop at the node's own output.
+        """
+        state, node = self.state, self.graph.port_sender[ports[0]]
+        route = None if node < 0 else state.route(node, self.live)
+        if route is not None and alone:
+            route = route.alone()
+        size = state.rows_at_once(route)
+        for start in range(0, len(removals), size):
+            some = slice(start, start + size)
+            yield some, state.propose(route, self._changes(route, ports, removals[some]))
+
+    def _changes(self, route: Route | None, ports: Sequence[int], removals: Sequence[Removal]) -> dict[int, Tensor]:
+        """Changes of the ports' inputs, a row for each set of edges."""
+        edges = torch.tensor(sorted(set[int]().union(*removals)), dtype=torch.long)
+        column = {edge: i for i, edge in enumerate(edges.tolist())}
+        gone = torch.zeros(len(removals), len(edges))
+        for row, removal in enumerate(removals):
+            gone[row, [column[edge] for edge in removal]] = 1
+        changes = {}
+        for port in ports:
+            mine = self.graph.edge_port[edges] == port
+            senders = self.graph.edge_sender[edges[mine]].tolist()
+            carried = self.state.carried(senders, self.state.positions_read(route, port))
+            changes[port] = -torch.tensordot(gone[:, mine].to(carried), carried, dims=1)
+        return changes
+
+    def residuals(self, removals: Sequence[Removal]) -> Iterator[tuple[list[int], Tensor]]:
+        """Last residuals of the circuit without each set of edges, some at a time.
+
+        Yields places in `removals` and their residuals [place, example, d]; what changes nothing has exactly `last`.
+        """
+        for ports, places in _by_ports(self.graph, removals).items():
+            if ports and self.matters(ports[0]):
+                for some, proposal in self.proposals(ports, [removals[place] for place in places]):
+                    yield places[some], proposal.residual
+            else:
+                yield places, self.state.last.expand(len(places), *self.state.last.shape)
+
+
+def _by_ports(graph: Graph, removals: Sequence[Removal]) -> dict[tuple[int, ...], list[int]]:
+    """Places of the removals, by the ports that their edges go into."""
+    port_of, groups = graph.edge_port.tolist(), dict[tuple[int, ...], list[int]]()
+    for place, removal in enumerate(removals):
+        ports = tuple(sorted({port_of[edge] for edge in removal}))
+        if len({graph.port_sender[port] for port in ports}) > 1:
+            raise GatewiseError(
+                f"edges to be removed together go into one node, got {', '.join(graph.ports[p] for p in ports)}. "
+                f"To remove edges of several receivers, run the circuit without them."
+            )
+        groups.setdefault(ports, []).append(place)
+    return groups
+
+
+def benches(
+    model: Model,
+    pairs: Pairs,
+    circuit: Circuit,
+    direction: Direction = "ns",
+    *,
+    memory: int | str | None = None,
+) -> Iterator[tuple[slice, Bench]]:
+    """A bench for each batch, with the examples that it is about."""
+    check_choice(direction, "interchange")
+    check_circuits(model, [circuit])
+    check_pairs(model, pairs)
+    return (
+        (slice(first, first + len(part)), Bench(model, part, both_runs(model, part), circuit, direction))
+        for first, part in batches(model, pairs, memory)
+    )
+
+
+def measure_removals(
+    model: Model,
+    pairs: Pairs,
+    circuit: Circuit,
+    removals: Sequence[Removal],
+    measures: Callable[[Bench], Sequence[Measure]],
+    direction: Direction = "ns",
+    *,
+    memory: int | str | None = None,
+    task: str = "removing edges",
+) -> Tensor:
+    """Measures of the circuit without each set of edges. [measure, removal, example]
+
+    Sets that change nothing, such as the empty one, have exactly the circuit's own values.
+    """
+    benches_ = benches(model, pairs, circuit, direction, memory=memory)
+    absent = {edge for removal in removals for edge in removal if not bool(circuit.mask[edge])}
+    if absent:
+        raise GatewiseError(
+            f"{len(absent)} of the edges are not in the circuit they were to be removed from, for example "
+            f"{circuit.graph.edges[min(absent)]}. Leave them out, or pass a circuit that has them."
+        )
+    found = []
+    with progress_bar(task, len(removals) * len(pairs)) as bar:
+        for examples, bench in benches_:
+            chosen, last = measures(bench), bench.state.last
+            whole = torch.stack([measure(last[None]) for measure in chosen]).cpu()
+            values = whole.repeat(1, len(removals), 1)
+            for places, residual in bench.residuals(removals):
+                moved = (residual != last).flatten(1).any(dim=1).nonzero().flatten()
+                if len(moved):
+                    rows = torch.tensor(places)[moved.cpu()]
+                    values[:, rows] = torch.stack([measure(residual[moved]) for measure in chosen]).cpu()
+                bar.advance(len(places) * (examples.stop - examples.start))
+            found.append(values)
+    return torch.cat(found, dim=-1)
+
+
+def kl_changes(
+    model: Model,
+    pairs: Pairs,
+    circuit: Circuit | None,
+    removals: Sequence[Removal],
+    *,
+    memory: int | str | None = None,
+    task: str = "removing edges",
+) -> Tensor:
+    """D(G || H\\removed) - D(G || H) by noising, H the circuit or, if None, the full graph. [removal, example]"""
+    start = model.graph.full() if circuit is None else circuit
+    rows = [frozenset[int](), *removals]
+    found = measure_removals(model, pairs, start, rows, lambda bench: [bench.distance.exact], memory=memory, task=task)[
+        0
+    ]
+    return found[1:] - found[0]
