@@ -30,7 +30,7 @@ from gatewise.errors import GatewiseError
 from gatewise.files import parse_json
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.models.config import check_config
-from gatewise.models.gguf import _weight, model_parts
+from gatewise.models.gguf import gguf_model
 from gatewise.models.gguf_file import parse_gguf
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.entries import (
@@ -254,10 +254,10 @@ def _gguf() -> list[bytes]:
 
 
 def _convert(content: bytes) -> None:
-    metadata, tensors = parse_gguf(np.frombuffer(content, dtype=np.uint8), "model.gguf")
-    for tensor in tensors:
-        _weight(tensor, metadata, "model.gguf")
-    model_parts(metadata, tensors, "model.gguf")
+    model = gguf_model(*parse_gguf(np.frombuffer(content, dtype=np.uint8), "model.gguf"), "model.gguf")
+    for _name, _weight in model.weights():
+        pass
+    model.tokenizer()
 
 
 def _configs() -> list[bytes]:

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from gatewise.errors import GatewiseError
 from gatewise.models import fetch as fetching
-from gatewise.models.fetch import DOWNLOADS, Download, cached, fetch
+from gatewise.models.fetch import DOWNLOADS, Download, Wheel, cached, fetch
 from gatewise.models.model import Model
 
 NAME = "toy"
@@ -118,25 +118,31 @@ def add_tensor(writer: GGUFWriter, name: str, weight: np.ndarray, quantisation: 
         writer.add_tensor(target, quants.quantize(np.ascontiguousarray(weight), quantisation), raw_dtype=quantisation)
 
 
-def write_wheel(folder: Path, gguf: Path) -> Download:
-    """A wheel that pip accepts, with the GGUF inside, and its description."""
-    wheel = folder / "toy_model-1.0-py3-none-any.whl"
-    member = "toy_model/toy.gguf"
+def write_wheel(folder: Path, name: str, content: bytes) -> Wheel:
+    """A wheel that pip accepts, with this content inside, and its description."""
+    wheel = folder / f"{name}-1.0-py3-none-any.whl"
+    metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(gguf, member)
-        archive.writestr("toy_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0\n")
-        archive.writestr("toy_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("toy_model-1.0.dist-info/RECORD", "")
+        archive.writestr(f"{name}/toy.gguf", content)
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", metadata)
+        archive.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    size, digest = wheel.stat().st_size, hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return Wheel(f"{name.replace('_', '-')}==1.0", size, digest, f"{name}/toy.gguf")
+
+
+def write_wheels(folder: Path, gguf: Path) -> Download:
+    """The GGUF file in two parts."""
+    content = gguf.read_bytes()
+    parts = content[: len(content) // 3], content[len(content) // 3 :]
     return Download(
         name=NAME,
-        package="toy-model==1.0",
-        wheel_bytes=wheel.stat().st_size,
-        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
-        member=member,
-        member_sha256=hashlib.sha256(gguf.read_bytes()).hexdigest(),
+        wheels=tuple(write_wheel(folder, f"toy_part{number}", part) for number, part in enumerate(parts)),
+        sha256=hashlib.sha256(content).hexdigest(),
         tensors=20,
         folder_bytes=1_000_000,
         licence="mit",
+        terms="https://example.org/terms",
     )
 
 
@@ -147,7 +153,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     gguf = tmp_path / "toy.gguf"
     write_gguf(gguf, toy_llama(), None)
-    monkeypatch.setitem(DOWNLOADS, NAME, write_wheel(folder, gguf))
+    monkeypatch.setitem(DOWNLOADS, NAME, write_wheels(folder, gguf))
     for variable in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -199,21 +205,40 @@ def test_second_fetch_downloads_nothing(index: Path) -> None:
     assert fetch(NAME) == folder
 
 
+def test_terms_are_shown_before_the_download(
+    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    download = fetching._download
+    monkeypatch.setattr(fetching, "_download", lambda *a: shown.append(capsys.readouterr().err) or download(*a))
+    fetch(NAME)
+    assert shown == ["toy: by fetching it you accept its terms of use, https://example.org/terms\n"]
+    fetch(NAME)
+    assert capsys.readouterr().err == ""
+
+
 def test_unknown_name() -> None:
     with pytest.raises(GatewiseError, match=r"no model 'nope' to fetch.*smollm2-135m"):
         fetch("nope")
 
 
-@pytest.mark.parametrize("field", ["wheel_sha256", "member_sha256"])
-def test_wrong_checksum_keeps_nothing(field: str, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DOWNLOADS, NAME, replace(DOWNLOADS[NAME], **{field: "0" * 64}))
+@pytest.mark.parametrize("wrong", ["first", "second", "joined"])
+def test_wrong_checksum_keeps_nothing(wrong: str, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = DOWNLOADS[NAME]
+    first, second = toy.wheels
+    damaged = {
+        "first": replace(toy, wheels=(replace(first, sha256="0" * 64), second)),
+        "second": replace(toy, wheels=(first, replace(second, sha256="0" * 64))),
+        "joined": replace(toy, sha256="0" * 64),
+    }
+    monkeypatch.setitem(DOWNLOADS, NAME, damaged[wrong])
     with pytest.raises(GatewiseError, match="expected 0000.*damaged or was replaced"):
         fetch(NAME)
     assert kept(tmp_path) == []
     assert cached(NAME) is None
 
 
-@pytest.mark.parametrize("step", ["_download", "_extract", "_convert", "_write_provenance"])
+@pytest.mark.parametrize("step", ["_pip", "_extract", "_download", "_convert", "_write_provenance"])
 def test_interruption_keeps_nothing(step: str, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = getattr(fetching, step)
 
@@ -263,7 +288,7 @@ def test_two_at_once_download_once(index: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_pip_that_finds_nothing(index: Path, tmp_path: Path) -> None:
     shutil.rmtree(index)
-    with pytest.raises(GatewiseError, match=r"pip could not download toy-model==1.0.*No matching distribution.*'tiny'"):
+    with pytest.raises(GatewiseError, match=r"pip could not download toy-part0==1.0.*No matching distribution.*'tiny'"):
         fetch(NAME)
     assert kept(tmp_path) == []
 

@@ -43,7 +43,7 @@ def entries() -> list[Entry]:
 def _state(name: str) -> tuple[str, int | None]:
     if name in DOWNLOADS:
         folder = cached(name)
-        return ("not fetched", DOWNLOADS[name].wheel_bytes) if folder is None else ("cached", _size(folder))
+        return ("not fetched", DOWNLOADS[name].size) if folder is None else ("cached", _size(folder))
     return "built in", _size(TINY_FOLDER) if name == "tiny" else None
 
 

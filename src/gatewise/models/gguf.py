@@ -1,215 +1,113 @@
-"""Turns a GGUF file of a Llama model into a Hugging Face folder: dequantised weights, config, tokenizer.
+"""Turns a GGUF file into what Hugging Face would have: a configuration, dequantised weights, a tokenizer.
 
-Reads one file and writes into one folder; knows nothing about downloads or caches. GGUF keeps the rows of the query
-and key matrices in the order of interleaved rotary embeddings; Hugging Face's Llama wants the two halves apart.
+Reads one file, and writes one folder if asked to; knows nothing about downloads or caches. What an architecture's
+configuration and tensors are called is in `gguf_families.py`, the tokenizer in `gguf_tokenizer.py`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gatewise.errors import GatewiseError
 from gatewise.files import shown
+from gatewise.models.gguf_families import FAMILIES, ROPE_TENSORS, Array, Family, Fields, dequantised
 from gatewise.models.gguf_file import RawTensor, parse_gguf
+from gatewise.models.gguf_tokenizer import TokenizerParts, special_tokens, tokenizer_parts
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
-Array = npt.NDArray[np.float32]
-Metadata = dict[str, Any]
+@dataclass(frozen=True, eq=False)
+class GgufModel:
+    """The content of a GGUF file whose architecture is known and whose configuration makes sense."""
 
-_CONTROL_TOKEN = 3  # GGUF's token type of special tokens
-_SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # Hugging Face's names and GGUF's
+    file: str  # for errors
+    family: Family
+    config: dict[str, Any]  # as in config.json
+    metadata: Mapping[str, Any]
+    tensors: Sequence[RawTensor]
 
-_TENSOR_NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+    def weights(self) -> Iterator[tuple[str, Array]]:
+        """Tensors under their Hugging Face names, in float32 and in Hugging Face's layout."""
+        for tensor in self.tensors:
+            match = re.fullmatch(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)", tensor.name)
+            if match is not None and match[2] in ROPE_TENSORS:
+                continue
+            if match is None or match[2] not in self.family.tensors:
+                raise GatewiseError(
+                    f"{self.file} has a tensor {shown(tensor.name)}, which is no part of a model of kind "
+                    f"{self.family.name!r}."
+                )
+            layer = "" if match[1] is None else f"{self.family.layers}.{match[1]}."
+            name = f"{layer}{self.family.tensors[match[2]]}.{match[3]}"
+            try:
+                weight = self.family.layout(match[2], dequantised(tensor), self.config)
+            except GatewiseError as error:
+                raise GatewiseError(f"{self.file}: {tensor.name} {error}") from error
+            yield name, np.ascontiguousarray(weight)
+
+    def tokenizer(self) -> TokenizerParts:
+        try:
+            return tokenizer_parts(self.metadata, self.config["max_position_embeddings"])
+        except GatewiseError as error:
+            raise GatewiseError(
+                f"{self.file}: {error} Give the model's tokenizer as tokenizer= if you have it."
+            ) from error
+
+
+def read_gguf(path: Path) -> GgufModel:
+    """The model in a file; its weights are read when they are asked for."""
+    try:
+        data = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
+    except OSError as error:
+        raise GatewiseError(f"cannot read {path}: {error.strerror or error}.") from error
+    return gguf_model(*parse_gguf(data, path.name), path.name)
+
+
+def gguf_model(metadata: Mapping[str, Any], tensors: Sequence[RawTensor], file: str) -> GgufModel:
+    """Find the family and make the configuration; an error that names the file if something makes no sense."""
+    kind = metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise GatewiseError(
+            f"{file} holds a model of kind {shown(kind)}; the kinds that can be read are {', '.join(FAMILIES)}. "
+            "Load another format of the model, a folder in Hugging Face's format for example."
+        )
+    family = FAMILIES[kind]
+    fields = Fields(kind, metadata, {tensor.name: tensor for tensor in tensors})
+    try:
+        config = {
+            "model_type": family.model_type,
+            "architectures": [family.module],
+            **family.config(fields),
+            "vocab_size": fields.vocabulary(),
+            "tie_word_embeddings": "output.weight" not in fields.tensors,
+            **{f"{name}_token_id": number for name, (number, _) in special_tokens(metadata).items() if name != "unk"},
+            "dtype": "float32",
+        }
+    except GatewiseError as error:
+        raise GatewiseError(f"{file}: {error} Download it again.") from error
+    return GgufModel(file, family, config, metadata, tensors)
 
 
 def convert(source: Path, folder: Path, on_tensor: Callable[[], None] = lambda: None) -> None:
     """Write `source` into `folder` as a Hugging Face model; `on_tensor` is called after each tensor."""
     from safetensors.numpy import save_file
 
-    if source.stat().st_size == 0:
-        raise GatewiseError(f"{source.name} is empty. Download it again.")
-    metadata, tensors = parse_gguf(np.memmap(source, dtype=np.uint8, mode="r"), source.name)
-    parts = model_parts(metadata, tensors, source.name)
+    model = read_gguf(source)
+    tokenizer = model.tokenizer()
     weights: dict[str, Array] = {}
-    for tensor in tensors:
-        name, weight = _weight(tensor, metadata, source.name)
+    for name, weight in model.weights():
         weights[name] = weight
         on_tensor()
-    _write_json(folder / "config.json", parts.config)
-    _write_json(folder / "tokenizer_config.json", parts.tokenizer_config)
-    parts.tokenizer.save(str(folder / "tokenizer.json"))
+    _write_json(folder / "config.json", model.config)
+    _write_json(folder / "tokenizer_config.json", tokenizer.config)
+    tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-@dataclass(frozen=True, eq=False)
-class ModelParts:
-    """What a Hugging Face folder has besides weights."""
-
-    config: dict[str, Any]
-    tokenizer_config: dict[str, Any]
-    tokenizer: Tokenizer
-
-
-def model_parts(metadata: Metadata, tensors: Sequence[RawTensor], name: str) -> ModelParts:
-    """Configuration and tokenizer; an error that names the file if something is missing or makes no sense."""
-    architecture, tokenizer = metadata.get("general.architecture"), metadata.get("tokenizer.ggml.pre")
-    if (architecture, tokenizer) != ("llama", "smollm"):
-        raise GatewiseError(
-            f"{name} holds a model of kind {shown(architecture)} with tokenizer {shown(tokenizer)}; only 'llama' with "
-            "'smollm' can be converted. Convert it with another tool and give load_model the folder."
-        )
-    try:
-        config = llama_config(metadata, tied=all(tensor.name != "output.weight" for tensor in tensors))
-        return ModelParts(config, tokenizer_config(metadata), byte_level_tokenizer(metadata))
-    except GatewiseError as error:
-        raise GatewiseError(f"{name}: {error} Download it again.") from error
-
-
-def _weight(tensor: RawTensor, metadata: Metadata, file: str) -> tuple[str, Array]:
-    """One tensor under its Hugging Face name, in float32 and in Hugging Face's layout."""
-    from gguf import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    match = re.fullmatch(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)", tensor.name)
-    if match is None or match[2] not in _TENSOR_NAMES:
-        raise GatewiseError(f"{file} has a tensor {shown(tensor.name)}, which is no part of a Llama model.")
-    try:
-        weight: Array = np.ascontiguousarray(
-            dequantize(tensor.blocks, GGMLQuantizationType(tensor.kind)), dtype=np.float32
-        )
-    except NotImplementedError as error:
-        raise GatewiseError(f"{file}: {tensor.name} cannot be dequantised ({error}).") from error
-    heads = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}.get(match[2])
-    if heads is not None:
-        count = _whole(metadata, heads)
-        if weight.ndim != 2 or weight.shape[0] % (2 * count):
-            raise GatewiseError(f"{file}: {tensor.name} of shape {weight.shape} does not divide into {count} heads.")
-        weight = split_rotary_halves(weight, count)
-    prefix = "" if match[1] is None else f"model.layers.{match[1]}."
-    return f"{prefix}{_TENSOR_NAMES[match[2]]}.{match[3]}", weight
-
-
-def split_rotary_halves(weight: Array, heads: int) -> Array:
-    """Rows of each head from (pair, half) order to (half, pair) order. [head * pair * half, column]"""
-    rows, columns = weight.shape
-    pairs = rows // heads // 2
-    return np.ascontiguousarray(weight.reshape(heads, pairs, 2, columns).swapaxes(1, 2).reshape(rows, columns))
-
-
-def llama_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
-    """The `config.json` of the model."""
-    hidden = _whole(metadata, "llama.embedding_length", 1 << 20)
-    heads, key_heads = (_whole(metadata, f"llama.attention.head_count{kind}", 1_000) for kind in ("", "_kv"))
-    if hidden % heads or heads % key_heads:
-        raise GatewiseError(f"{hidden} dimensions, {heads} heads and {key_heads} key heads do not go together.")
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": _whole(metadata, "llama.vocab_size"),
-        "hidden_size": hidden,
-        "intermediate_size": _whole(metadata, "llama.feed_forward_length"),
-        "num_hidden_layers": _whole(metadata, "llama.block_count", 1_000),
-        "num_attention_heads": heads,
-        "num_key_value_heads": key_heads,
-        "head_dim": hidden // heads,
-        "hidden_act": "silu",
-        "max_position_embeddings": _whole(metadata, "llama.context_length"),
-        "rms_norm_eps": _shortest(metadata, "llama.attention.layer_norm_rms_epsilon"),
-        "rope_parameters": {"rope_type": "default", "rope_theta": _shortest(metadata, "llama.rope.freq_base")},
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": tied,
-        **{f"{ours}_token_id": _token(metadata, theirs)[0] for ours, theirs in _SPECIAL.items() if ours != "unk"},
-        "dtype": "float32",
-    }
-
-
-def _whole(metadata: Metadata, key: str, most: int = 1 << 30, least: int = 1) -> int:
-    value = metadata.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise GatewiseError(f"{key} is {shown(value)}; expected a whole number from {least} to {most:,}.")
-    return value
-
-
-def _texts(metadata: Metadata, key: str) -> list[str]:
-    value = metadata.get(key)
-    if not isinstance(value, list):
-        raise GatewiseError(f"{key} is {shown(value)}; expected a list of texts.")
-    return value
-
-
-def _token(metadata: Metadata, name: str) -> tuple[int, str]:
-    """Number and text of a special token."""
-    tokens = _texts(metadata, "tokenizer.ggml.tokens")
-    number = _whole(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens) - 1, 0)
-    return number, tokens[number]
-
-
-def _shortest(metadata: Metadata, key: str) -> float:
-    """GGUF stores single precision: 9.999999747378752e-06 was written as 1e-05."""
-    value = metadata.get(key)
-    if not isinstance(value, float) or not 0 < value < math.inf:
-        raise GatewiseError(f"{key} is {shown(value)}; expected a positive number.")
-    return float(str(np.float32(value)))
-
-
-def byte_level_tokenizer(metadata: Metadata) -> Tokenizer:
-    """Byte-level BPE as GPT-2's, except that every digit stands alone. Adds no token of its own."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    tokens, kinds = _texts(metadata, "tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
-    merges = [tuple(merge.split(" ")) for merge in _texts(metadata, "tokenizer.ggml.merges")]
-    known = set(tokens)
-    fitting = all(len(merge) == 2 and {*merge, "".join(merge)} <= known for merge in merges)
-    if not isinstance(kinds, np.ndarray) or not len(kinds) == len(tokens) == len(known) or not fitting:
-        raise GatewiseError("its vocabulary is not whole: tokens, their types and their merges do not go together.")
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [
-        AddedToken(token, normalized=False, special=True)
-        for token, kind in zip(tokens, kinds, strict=True)
-        if kind == _CONTROL_TOKEN
-    ]
-    tokenizer.add_special_tokens(special)
-    return tokenizer
-
-
-def tokenizer_config(metadata: Metadata) -> dict[str, Any]:
-    """The `tokenizer_config.json`: which tokens are special. No BOS is added unless a task asks for it."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{ours}_token": _token(metadata, theirs)[1] for ours, theirs in _SPECIAL.items()},
-        "chat_template": str(metadata.get("tokenizer.chat_template", "")),
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": _whole(metadata, "llama.context_length"),
-    }
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

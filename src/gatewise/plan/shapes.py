@@ -33,6 +33,11 @@ def _pythia(hidden: int, layers: int, heads: int, vocabulary: int = 50_304) -> d
     return {"model_type": "gpt_neox", **sizes, **more, "use_parallel_residual": True, "tie_word_embeddings": False}
 
 
+def _gemma3(hidden: int, layers: int, heads: int, groups: int, inner: int, size: int) -> dict[str, Any]:
+    more = {"head_dim": size, "query_pre_attn_scalar": size, "vocab_size": 262_144, "tie_word_embeddings": True}
+    return {**_llama(hidden, layers, heads, groups, inner), "model_type": "gemma3_text", **more}
+
+
 KNOWN: dict[str, dict[str, Any]] = {
     "openai-community/gpt2": _gpt2(768, 12, 12),
     "openai-community/gpt2-medium": _gpt2(1024, 24, 16),
@@ -54,6 +59,8 @@ KNOWN: dict[str, dict[str, Any]] = {
     "Qwen/Qwen2.5-3B": _qwen2(2048, 36, 16, 2, 11_008),
     "Qwen/Qwen2.5-7B": _qwen2(3584, 28, 28, 4, 18_944, vocabulary=152_064, tied=False),
     "Qwen/Qwen2.5-14B": _qwen2(5120, 48, 40, 8, 13_824, vocabulary=152_064, tied=False),
+    "google/gemma-3-270m": _gemma3(640, 18, 4, 1, 2048, 256),
+    "google/gemma-3-1b-pt": _gemma3(1152, 26, 4, 1, 6912, 256),
     "meta-llama/Llama-3.2-1B": _llama3(2048, 16, 32, 8, 8192, head_dim=64, tie_word_embeddings=True),
     "meta-llama/Llama-3.2-3B": _llama3(3072, 28, 24, 8, 8192, head_dim=128, tie_word_embeddings=True),
     "meta-llama/Llama-3.1-8B": _llama3(4096, 32, 32, 8, 14_336),

@@ -20,7 +20,10 @@ from gatewise.tasks import task as make_task
 from gatewise.tasks.pairs import Pairs
 
 _TYPICAL = {"ioi": (20, 7), "gt": (19, 8), "sa": (6, 3)}  # tokens, and columns from the first difference on: SmolLM2's
-_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M"}  # where a built-in name's shape is, while it is not fetched
+_NAMES = {  # where a built-in name's shape is, while it is not fetched
+    "smollm2-135m": "HuggingFaceTB/SmolLM2-135M",
+    "gemma3-270m": "google/gemma-3-270m",
+}
 
 
 @dataclass(frozen=True, eq=False)
