@@ -209,7 +209,6 @@ def held_out_pairs(recipe: Recipe, encoder: Encoder, count: int) -> Pairs:
         [e.corrupted for e in examples],
         [e.right for e in examples],
         [e.wrong for e in examples],
-        margin=recipe.margin,
         name=recipe.name,
     )
 

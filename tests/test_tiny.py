@@ -12,6 +12,7 @@ import pytest
 
 from gatewise.engine import last_logits, run_circuit
 from gatewise.errors import GatewiseError
+from gatewise.evaluation import check_task
 from gatewise.models import load_model
 from gatewise.models.model import Model
 from gatewise.tasks import RECIPES, Pairs, task
@@ -50,7 +51,7 @@ def test_right_over_wrong_on_held_out_prompts(name: str, bos: bool, tiny: Model,
 def test_the_tasks_as_users_get_them_raise_no_objection(name: str, tiny: Model) -> None:
     made = task(name, tiny)
     assert made.bos
-    assert made.validate(tiny) == []
+    assert check_task(tiny, made) == []
     assert accuracy(tiny, made.test) >= 0.95
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gatewise.engine import run_circuit, run_circuits
     from gatewise.engine.effects import Effects, edge_effects
     from gatewise.errors import GatewiseError
-    from gatewise.evaluation import Evaluation, evaluate
+    from gatewise.evaluation import Evaluation, check_task, evaluate
     from gatewise.logic import Gates, find_gates, split_gates, truth_tables
     from gatewise.methods import Scores, discover, score_edges
     from gatewise.models import Model, load_model
@@ -31,6 +31,7 @@ _HOME = {
     "Pairs": "tasks",
     "Scores": "methods",
     "Task": "tasks",
+    "check_task": "evaluation",
     "discover": "methods",
     "edge_effects": "engine.effects",
     "evaluate": "evaluation",
@@ -55,6 +56,7 @@ __all__ = [
     "Pairs",
     "Scores",
     "Task",
+    "check_task",
     "discover",
     "edge_effects",
     "evaluate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
@@ -11,8 +12,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks import RECIPES, Pairs, task, tokenizer_fingerprint
-from gatewise.tasks.encoder import adds_bos
+from gatewise.tasks import RECIPES, Pairs, every_form, ioi, sa, task, tokenizer_fingerprint
+from gatewise.tasks.encoder import Encoder, adds_bos
+from gatewise.tasks.example import Example
+from gatewise.tasks.naming import parse_name
 
 from .conftest import TextModel, byte_level
 
@@ -88,12 +91,81 @@ def test_ioi_has_both_orders_and_a_third_name(model: TextModel) -> None:
     assert orders == {True, False}
 
 
+IOI_FINGERPRINTS = {  # of 50 pairs with seed 1, by the code before tasks had options
+    "two digits": ("0fc1b0bb5eadfeef", "064c156065ae8d50"),
+    "single digits": ("d740ac49acdcba1d", "b65e14d848edcae6"),
+    "sentencepiece": ("5b4a05544ebf5b2f", "b0c7bc423322b6b6"),
+    "words": ("5b93411ae959171d", "32985e25d30281b6"),
+}
+
+
+@pytest.mark.parametrize("kind", list(IOI_FINGERPRINTS))
+def test_ioi_without_options_stays_what_it_was(kind: str, models_by_kind: dict[str, TextModel]) -> None:
+    made = task("ioi", models_by_kind[kind], examples=50, seed=1)
+    assert (made.train.fingerprint, made.test.fingerprint) == IOI_FINGERPRINTS[kind]
+
+
+def test_ioi_with_all_names_replaced(model: TextModel) -> None:
+    usual = task("ioi", model, examples=64).train
+    pairs = task("ioi", model, examples=64, corruption="all-names").train
+    assert pairs.clean_text == usual.clean_text
+    assert set(pairs.templates) == set(ioi.TEMPLATES)
+    for clean, corrupted in zip(pairs.clean_text, pairs.corrupted_text, strict=True):
+        words = zip(re.findall(r"\w+", clean), re.findall(r"\w+", corrupted), strict=True)
+        before, after = zip(*((one, other) for one, other in words if one != other), strict=True)
+        assert len(before) == 3
+        assert {*before, *after} <= set(ioi.NAMES)
+        assert len({*before, *after}) == 2 + 3
+
+
+@pytest.mark.parametrize("corruption", ["second-name", "all-names"])
+def test_held_out_templates(corruption: str, two_digits: TextModel) -> None:
+    made = task("ioi", two_digits, examples=100, held_out="templates", corruption=corruption)
+    train, test = set(made.train.templates), set(made.test.templates)
+    assert not train & test
+    assert train | test == set(ioi.TEMPLATES)
+    assert len(made.train[10:20].templates) == 10
+    other = task("ioi", two_digits, examples=100, held_out="templates", seed=1)
+    assert set(other.train.templates) != train
+    with pytest.raises(GatewiseError, match=r"gt has no option 'held_out'; its options are margin"):
+        task("gt", two_digits, held_out="templates")
+
+
+@pytest.mark.parametrize("name", every_form())
+def test_the_full_name_of_a_task_asks_for_it_again(name: str, two_digits: TextModel) -> None:
+    made = task(name, two_digits, examples=4)
+    short, options = parse_name(name)
+    assert made.name == made.train.name == name
+    assert task(short, two_digits, examples=4, **options).train.fingerprint == made.train.fingerprint
+
+
+def test_forms_of_a_task_have_different_fingerprints(two_digits: TextModel) -> None:
+    prints = {name: task(name, two_digits, examples=20).train.fingerprint for name in every_form()}
+    assert len(set(prints.values())) == len(prints)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ioi:colour=red", r"ioi has no option 'colour'; its options are corruption \(second-name or all-names\)"),
+        ("ioi:corruption=none", "ioi: corruption is second-name or all-names, got 'none'"),
+        ("ioi:corruption", "there is no task 'ioi:corruption'"),
+        ("sa:number=", "sa: number is plural or singular or mixed, got ''"),
+        ("my.csv:number=mixed", r"my\.csv has no option 'number'; its options are margin"),
+        ("odd:name=1.csv", r"odd:name=1\.csv: there is no such file"),
+    ],
+)
+def test_options_that_there_are_not(name: str, message: str, two_digits: TextModel) -> None:
+    with pytest.raises(GatewiseError, match=message):
+        task(name, two_digits)
+
+
 def test_words_in_pieces_are_refused() -> None:
     letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     spelling = Tokenizer(models.BPE(vocab=letters, merges=[]))
     spelling.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=spelling)
-    with pytest.raises(GatewiseError, match=r"three names.*\.csv"):
+    with pytest.raises(GatewiseError, match=r"3 names.*\.csv"):
         task("ioi", TextModel(tokenizer))
     with pytest.raises(GatewiseError, match=r"themselves.*\.csv"):
         task("sa", TextModel(tokenizer))
@@ -103,7 +175,7 @@ def test_words_in_pieces_are_refused() -> None:
 def test_gt_with_two_digit_tokens(kind: str, models_by_kind: dict[str, TextModel]) -> None:
     model = models_by_kind[kind]
     pairs = task("gt", model, examples=40).train
-    assert pairs.margin_kind == "probability"
+    assert pairs.margin_kind == "logit"
     for i, (clean, corrupted) in enumerate(zip(pairs.clean_text, pairs.corrupted_text, strict=True)):
         century, year = re.search(r"year (\d\d)(\d\d) to the year \1$", clean).groups()  # type: ignore[union-attr]
         assert f"year {century}01 to" in corrupted
@@ -126,8 +198,29 @@ def test_gt_refuses_other_ways_to_cut_years() -> None:
         task("gt", TextModel(byte_level(r"\d{1,3}")))
 
 
-def test_sa_flips_the_number_both_ways(model: TextModel) -> None:
-    pairs = task("sa", model, examples=64).train
+@pytest.mark.parametrize(("number", "clean"), [("plural", True), ("singular", False)])
+def test_sa_has_one_number_on_the_clean_side(number: str, clean: bool, model: TextModel) -> None:
+    pairs = task("sa", model, examples=64, number=number).train
+    assert {answer_texts(model, row)[0] == "themselves" for row in pairs.right} == {clean}
+    assert {answer_texts(model, row)[0] == "themselves" for row in pairs.wrong} == {not clean}
+
+
+@pytest.mark.parametrize(("number", "symmetric"), [("plural", False), ("singular", False), ("mixed", True)])
+def test_only_mixed_sa_is_its_own_swap(
+    number: str, symmetric: bool, two_digits: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the whole distribution: exchanging clean and corrupted, right and wrong gives the same pairs, or none."""
+    monkeypatch.setattr("gatewise.tasks.sa.NOUNS", sa.NOUNS[:3])
+    monkeypatch.setattr("gatewise.tasks.sa.VERBS", sa.VERBS[:3])
+    draw, rng = sa.prepare(Encoder(two_digits.tokenizer), number), random.Random(0)
+    drawn = {draw(rng) for _ in range(3000)}
+    swapped = {Example(one.corrupted, one.clean, one.wrong, one.right) for one in drawn}
+    assert len(drawn) == (1 + symmetric) * 3 * 3 * len(sa.DETERMINERS)
+    assert drawn == swapped if symmetric else not drawn & swapped
+
+
+def test_mixed_sa_flips_the_number_both_ways(model: TextModel) -> None:
+    pairs = task("sa", model, examples=64, number="mixed").train
     rights = [answer_texts(model, row)[0] for row in pairs.right]
     wrongs = [answer_texts(model, row)[0] for row in pairs.wrong]
     assert set(rights) == {"themselves", "herself", "himself"}
@@ -175,4 +268,4 @@ def test_a_task_that_runs_out_of_prompts_says_so(two_digits: TextModel, monkeypa
     with pytest.raises(GatewiseError, match=r"sa has only \d+ different train prompts.*fewer examples"):
         task("sa", two_digits, examples=500)
     with pytest.raises(GatewiseError, match=r"sa has only \d+ different test prompts"):
-        task("sa", two_digits, examples=50, test_examples=80)
+        task("sa", two_digits, examples=30, test_examples=20)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gatewise.cli.tasks import tasks_app
 from gatewise.errors import GatewiseError
-from gatewise.tasks import RECIPES
+from gatewise.tasks import RECIPES, every_form
 
 
 def run(*arguments: str) -> str:
@@ -22,6 +22,7 @@ def run(*arguments: str) -> str:
 def test_list() -> None:
     assert [entry["name"] for entry in json.loads(run("list", "--json"))] == list(RECIPES)
     assert "greater than" in run("list")
+    assert "corruption: second-name, or all-names" in run("list")
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -34,6 +35,23 @@ def test_show_prints_probabilities(name: str) -> None:
     table = run("show", name, "--model", "tiny", "--examples", "4")
     assert found["examples"][0]["clean"].split()[-1] in table
     assert f"{found['examples'][0]['right_on_clean']:.3f}" in table
+
+
+def test_show_takes_options_behind_the_name() -> None:
+    found = json.loads(run("show", "sa:number=singular", "--model", "tiny", "--examples", "2", "--json"))
+    assert found["task"] == "sa:number=singular"
+    assert all(example["wrong"] == ["themselves"] for example in found["examples"])
+
+
+def test_measure() -> None:
+    names = ["ioi", "gt:margin=probability"]
+    found = json.loads(run("measure", *names, "--model", "tiny", "--examples", "8", "--json"))
+    assert list(found) == names
+    assert all(one["pairs"] == 8 and one["margin_clean"] > one["margin_corrupted"] for one in found.values())
+    table = run("measure", *names, "--model", "tiny", "--examples", "8")
+    assert f"{found['ioi']['margin_clean']:.2f}" in table
+    everything = json.loads(run("measure", "--model", "tiny", "--examples", "1", "--json"))
+    assert list(everything) == every_form()
 
 
 def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:

@@ -32,15 +32,27 @@ def test_left_padding_and_slices() -> None:
 def test_margins_and_accuracies() -> None:
     pairs = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2])
     logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 1.0, 2.0]], requires_grad=True)
-    assert pairs.margin(logits).tolist() == [2.5, -1.5]
+    exponentials = logits.detach().exp()
+    expected = [3 - exponentials[0, 1:].sum().log(), exponentials[1, :2].sum().log() - 2]
+    torch.testing.assert_close(pairs.margin(logits).detach(), torch.stack(expected))
     assert pairs.right_over_wrong(logits).tolist() == pairs.top_is_right(logits).tolist() == [True, False]
     pairs.margin(logits).sum().backward()
     assert logits.grad is not None
-    assert logits.grad[0].tolist() == [1.0, -0.5, -0.5]
+    torch.testing.assert_close(logits.grad[0], torch.cat([torch.ones(1), -logits.detach()[0, 1:].softmax(-1)]))
     shares = logits.detach().softmax(-1)
     by_probability = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2], margin="probability")
     expected = torch.stack([shares[0, 0] - shares[0, 1:].sum(), shares[1, :2].sum() - shares[1, 2]])
     torch.testing.assert_close(by_probability.margin(logits.detach()), expected)
+
+
+def test_the_logit_margin_of_single_answers_is_a_difference() -> None:
+    logits = torch.randn(2, 50) * 20
+    one = Pairs.from_tokens(CLEAN, CORRUPTED, [7, 8], [20, 21])
+    among_lists = Pairs.from_tokens(CLEAN, CORRUPTED, [7, [8, 30]], [20, [21, 31]])  # the first row is filled up
+    rows = torch.arange(2)
+    difference = logits[rows, torch.tensor([7, 8])] - logits[rows, torch.tensor([20, 21])]
+    assert torch.equal(one.margin(logits), difference)
+    assert torch.equal(among_lists.margin(logits)[0], difference[0])
 
 
 def test_errors() -> None:

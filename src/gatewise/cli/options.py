@@ -28,7 +28,7 @@ TaskOption = Annotated[
     typer.Option(
         "--task",
         "-t",
-        help="ioi, gt, sa, or a .csv or .jsonl file of pairs.",
+        help="ioi, gt, sa (options: `gatewise tasks list`), or a .csv or .jsonl file of pairs.",
         autocompletion=lambda: ["ioi", "gt", "sa"],
     ),
 ]

@@ -1,4 +1,4 @@
-"""`gatewise tasks`: list the tasks, show examples with a model's answers, check one's own file."""
+"""`gatewise tasks`: list the tasks, show examples with a model's answers, check one's own file, measure models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewise.cli.options import DEFAULT_MODEL, JsonOption, load
 from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
-    from gatewise.tasks.preview import Preview
+    from gatewise.evaluation.ability import Ability, Preview
 
 tasks_app = typer.Typer(help="List tasks, show their examples, check your own.", no_args_is_help=True)
 
@@ -31,18 +31,19 @@ FirstTokenOption = Annotated[
 
 @tasks_app.command("list")
 def list_tasks(as_json: JsonOption = False) -> None:
-    """List the built-in tasks."""
-    from gatewise.tasks import RECIPES
+    """List the built-in tasks and their options."""
+    from gatewise.tasks import RECIPES, options_of
 
     if as_json:
-        listed = [{"name": r.name, "summary": r.summary, "margin": r.margin} for r in RECIPES.values()]
+        listed = [{"name": r.name, "summary": r.summary, "options": options_of(r.name)} for r in RECIPES.values()]
         print(json.dumps(listed, indent=2))
         return
-    table = Table("task", "margin", "what it asks", box=None)
+    console = Console(highlight=False)
     for recipe in RECIPES.values():
-        table.add_row(recipe.name, recipe.margin, recipe.summary)
-    console = Console()
-    console.print(table)
+        console.print(f"[bold]{recipe.name}[/bold]: {recipe.summary}")
+        for option, values in options_of(recipe.name).items():
+            console.print(f"  {option}: {values[0]}, or {' or '.join(values[1:])}")
+    console.print("An option is written behind the name: ioi:corruption=all-names,held_out=templates")
     console.print("Your own: a .csv or .jsonl file with the columns clean, corrupted, right, wrong.")
 
 
@@ -61,10 +62,11 @@ def show_task(
     Examples:
 
         gatewise tasks show ioi --model tiny
+        gatewise tasks show ioi:corruption=all-names --model tiny
         gatewise tasks show my.csv -n 10
     """
+    from gatewise.evaluation.ability import preview
     from gatewise.tasks import task
-    from gatewise.tasks.preview import preview
 
     loaded = load(model)
     made = task(name, loaded, examples=examples, seed=seed, bos=bos, first_token=first_token)
@@ -85,7 +87,7 @@ def show_task(
 
 @tasks_app.command("check")
 def check_task(
-    path: Annotated[str, typer.Argument(help="The .csv or .jsonl file (or a built-in task).")],
+    path: Annotated[str, typer.Argument(help="The .csv or .jsonl file, or a built-in task.")],
     model: ModelOption = DEFAULT_MODEL,
     bos: BosOption = None,
     first_token: FirstTokenOption = False,
@@ -100,13 +102,14 @@ def check_task(
         gatewise tasks check my.csv --model smollm2-135m
         gatewise tasks check my.jsonl --model path/to/my-model --first-token
     """
+    from gatewise.evaluation import check_task
     from gatewise.tasks import task
 
     loaded = load(model)
     made = task(path, loaded, bos=bos, first_token=first_token)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
-        problems = made.validate(loaded)
+        problems = check_task(loaded, made)
     sizes = {"train": len(made.train), "test": len(made.test)}
     if as_json:
         print(json.dumps({"task": made.name, "model": loaded.name, **sizes, "warnings": problems}, indent=2))
@@ -116,6 +119,44 @@ def check_task(
         print(f"warning: {problem}")
     if not problems:
         print("No objections.")
+
+
+@tasks_app.command("measure")
+def measure_tasks(
+    names: Annotated[list[str] | None, typer.Argument(help="Tasks [the built-in ones with all options].")] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    examples: Annotated[int, typer.Option("--examples", "-n", help="How many held-out pairs.")] = 64,
+    seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
+    bos: BosOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how well a model does tasks: accuracies and margins on held-out pairs.
+
+    Examples:
+
+        gatewise tasks measure --model tiny
+        gatewise tasks measure ioi my.csv --model smollm2-135m
+    """
+    from gatewise.evaluation import ability
+    from gatewise.tasks import every_form, task
+
+    loaded = load(model)
+    tests = [task(name, loaded, examples=examples, seed=seed, bos=bos).test for name in names or every_form()]
+    found = {pairs.name: ability(loaded, pairs) for pairs in tests}
+    if as_json:
+        print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))
+    else:
+        Console().print(_abilities(found))
+
+
+def _abilities(found: dict[str, Ability]) -> Table:
+    table = Table("task", "pairs", "right over wrong", "top is right", "margin clean", "margin corrupted", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, one in found.items():
+        shares = (f"{one.right_over_wrong:.1%}", f"{one.top_is_right:.1%}")
+        table.add_row(name, str(one.pairs), *shares, f"{one.margin_clean:.2f}", f"{one.margin_corrupted:.2f}")
+    return table
 
 
 def _table(shown: list[Preview]) -> Table:

@@ -1,5 +1,6 @@
 """How good circuits are."""
 
+from gatewise.evaluation.ability import Ability, ability, check_task
 from gatewise.evaluation.evaluations import MIB_SHARES, Evaluation, Evaluations, evaluate
 from gatewise.evaluation.knockouts import (
     Incompleteness,
@@ -12,12 +13,15 @@ from gatewise.evaluation.overlaps import Overlap, Stability, overlap, stability
 
 __all__ = [
     "MIB_SHARES",
+    "Ability",
     "Evaluation",
     "Evaluations",
     "Incompleteness",
     "Overlap",
     "Stability",
+    "ability",
     "adversarial_subset",
+    "check_task",
     "evaluate",
     "incompleteness",
     "incompleteness_table",

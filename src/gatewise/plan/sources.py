@@ -17,6 +17,7 @@ from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.plan.shapes import KNOWN, known_shape
 from gatewise.tasks import task as make_task
+from gatewise.tasks.naming import parse_name
 from gatewise.tasks.pairs import Pairs
 
 _TYPICAL = {"ioi": (20, 7), "gt": (19, 8), "sa": (6, 3)}  # tokens, and columns from the first difference on: SmolLM2's
@@ -43,12 +44,15 @@ def subject(source: str, task: str, examples: int, dtype: str, qkv: QKV = "split
     model = adapt(module, tokenizer=tokenizer, name=name, qkv=qkv)
     if tokenizer is not None:
         return Subject(model, True, make_task(task, model, examples=examples, test_examples=1).train)
-    if task not in _TYPICAL:
+    short, options = parse_name(task)
+    if short not in _TYPICAL:
         raise GatewiseError(
             f"there is no tokenizer for {name}, so the length of {task!r} on it is not known; the length is known for "
             f"{', '.join(_TYPICAL)}. Give a folder with config.json and tokenizer.json, or one of these tasks."
         )
-    width, window = _TYPICAL[task]
+    width, window = _TYPICAL[short]
+    if options.get("corruption") == "all-names":
+        window = width - 1  # the first name comes early in some templates
     clean = torch.zeros(examples, width, dtype=torch.long)
     corrupted = clean.clone()
     corrupted[:, -window:] = 1

@@ -13,7 +13,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine.runs import Direction
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.evaluation import Evaluations, evaluate
+from gatewise.evaluation import Evaluations, check_task, evaluate
 from gatewise.gate_types import TestedLabel
 from gatewise.logic.find import Agreement, label_agreement
 from gatewise.logic.gates import Gates, split_gates
@@ -112,7 +112,7 @@ def investigate(
     more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # told in the report
-        problems = task.validate(model) if model.tokenizer is not None else []
+        problems = check_task(model, task) if model.tokenizer is not None else []
     searches: dict[SearchDirection, tuple[Circuit, ...]] = {
         direction: tuple(discover(model, task.train, method, direction, edges=chosen, **more, **parameters))
         for direction in SEARCHES

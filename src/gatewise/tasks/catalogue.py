@@ -7,29 +7,37 @@ and its name in `RECIPES`.
 from __future__ import annotations
 
 import html
+import itertools
 import os
 import random
-import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.errors import GatewiseError
 from gatewise.tasks import files, gt, ioi, sa
 from gatewise.tasks.encoder import Encoder, tokenizer_fingerprint
 from gatewise.tasks.example import TokenExample
-from gatewise.tasks.pairs import MarginKind, Pairs
+from gatewise.tasks.naming import Choices, chosen, full_name, parse_name
+from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
 from gatewise.tasks.recipe import Recipe
-from gatewise.tasks.validation import find_problems
-
-if TYPE_CHECKING:
-    from gatewise.models.model import Model
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE)}
 _MISSES = 2000  # draws in a row without a new prompt after which a task counts as exhausted
+
+
+class Reader(Protocol):
+    """As much of a model as making a task needs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def hf(self) -> Any: ...  # whose config may tell the longest prompt
 
 
 @dataclass(frozen=True)
@@ -49,34 +57,23 @@ class Task:
     def _repr_html_(self) -> str:
         return f"<div>{html.escape(repr(self).strip('<>'))}{self.train._repr_html_()}</div>"
 
-    def validate(self, model: Model) -> list[str]:
-        """What makes numbers on this task doubtful for this model; each finding is also emitted as a warning."""
-        from gatewise.engine import last_logits
-
-        if self.train.vocabulary != tokenizer_fingerprint(_tokenizer(model)):
-            raise GatewiseError(
-                f"the task {self.name} was made for another tokenizer than that of {model.name}. "
-                f"Make it again with task({self.name!r}, model)."
-            )
-        clean = last_logits(model, self.train, side="clean")
-        corrupted = last_logits(model, self.train, side="corrupted")
-        problems = find_problems(self.train, clean, corrupted)
-        for problem in problems:
-            warnings.warn(f"{self.name} on {model.name}: {problem}", GatewiseWarning, stacklevel=2)
-        return problems
-
 
 def task(
     name: str | os.PathLike[str],
-    model: Model,
+    model: Reader,
     *,
     examples: int = 64,
     test_examples: int | None = None,
     seed: int = 0,
     bos: bool | None = None,
     first_token: bool = False,
+    **options: str,
 ) -> Task:
     """Make a task for a model's tokenizer: "ioi", "gt", "sa", or the path of a .csv or .jsonl file.
+
+    `options` are those of the task, such as corruption="all-names" of ioi; they may also be part of the name, as in
+    "ioi:corruption=all-names". All tasks have `margin`, "logit" or "probability". Where there are several templates,
+    held_out="templates" keeps those of test out of train.
 
     `examples` is the size of train, `test_examples` that of test (by default the same). No prompt of test occurs in
     train. A file with fewer pairs is divided in that proportion. `bos=None` does what the tokenizer does by
@@ -86,33 +83,58 @@ def task(
     sizes = (_size(examples, "examples"), _size(examples if test_examples is None else test_examples, "test_examples"))
     longest = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     encoder = Encoder(tokenizer, bos, longest)
-    margin: MarginKind = "logit"
-    if (recipe := RECIPES.get(str(name))) is not None:
-        train, test = _generate(recipe, encoder, sizes, seed)
-        title, margin = recipe.name, recipe.margin
+    short, in_name = parse_name(os.fspath(name))
+    choices = options_of(short)
+    wanted = chosen(short, {**in_name, **options}, choices)
+    if (recipe := RECIPES.get(short)) is not None:
+        train, test = _generate(recipe, wanted, encoder, sizes, seed)
     else:
-        path = _path(name)
-        train, test = _divide(path, files.read_pairs(path, encoder, first_token=first_token), sizes, seed)
-        title = path.name
-    vocabulary = tokenizer_fingerprint(tokenizer)
+        train, test = _divide(Path(short), files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed)
+    title = full_name(Path(short).name, wanted, choices)
+    margin, vocabulary = cast("MarginKind", wanted["margin"]), tokenizer_fingerprint(tokenizer)
     return Task(
         title, _pairs(train, title, margin, vocabulary), _pairs(test, title, margin, vocabulary), seed, encoder.bos
     )
 
 
+def options_of(name: str) -> Choices:
+    """What can be chosen of a task: for each option its values, the default first."""
+    recipe = RECIPES.get(name)
+    if recipe is None and Path(name).suffix.lower() not in files.SUFFIXES:
+        raise GatewiseError(
+            f"there is no task {name!r}. The tasks are {', '.join(RECIPES)}; "
+            f"your own is the path of a file that ends in .csv or .jsonl."
+        )
+    own = {} if recipe is None else recipe.options
+    held_out = {"held_out": ("prompts", "templates")} if recipe is not None and recipe.templates else {}
+    return {**own, **held_out, "margin": MARGIN_KINDS}
+
+
+def every_form() -> list[str]:
+    """The full names of the built-in tasks with all combinations of their options."""
+    return [
+        full_name(name, dict(zip(options_of(name), values, strict=True)), options_of(name))
+        for name in RECIPES
+        for values in itertools.product(*options_of(name).values())
+    ]
+
+
 def _generate(
-    recipe: Recipe, encoder: Encoder, sizes: tuple[int, int], seed: int
+    recipe: Recipe, options: dict[str, str], encoder: Encoder, sizes: tuple[int, int], seed: int
 ) -> tuple[list[TokenExample], list[TokenExample]]:
     """Train and test are drawn from two streams, so that train does not depend on the size of test."""
-    draw = recipe.prepare(encoder)
+    draw = recipe.prepare(encoder, **{option: options[option] for option in recipe.options})
+    templates = _divided_templates(recipe, options.get("held_out") == "templates", seed)
     parts: list[list[TokenExample]] = []
     taken: set[str] = set()  # prompts of train, none of which may occur in test
-    for part, size in zip(("train", "test"), sizes, strict=True):
+    for part, size, allowed in zip(("train", "test"), sizes, templates, strict=True):
         rng = random.Random(f"{recipe.name}/{part}/{seed}")
         found: dict[str, TokenExample] = {}
         misses, reason = 0, "every further prompt was a repetition"
         while len(found) < size:
             example = draw(rng)
+            if allowed and example.template not in allowed:
+                continue
             new = example.clean not in found and not taken & {example.clean, example.corrupted}
             try:
                 if new:
@@ -130,6 +152,15 @@ def _generate(
         parts.append(list(found.values()))
         taken = {text for pair in found.values() for text in (pair.text.clean, pair.text.corrupted)}
     return parts[0], parts[1]
+
+
+def _divided_templates(recipe: Recipe, divided: bool, seed: int) -> tuple[Collection[str], Collection[str]]:
+    """The templates of train and of test, half each; none if all may occur in both."""
+    if not divided:
+        return (), ()
+    order = random.Random(f"{recipe.name}/templates/{seed}").sample(recipe.templates, len(recipe.templates))
+    half = len(order) // 2
+    return order[:half], order[half:]
 
 
 def _divide(
@@ -163,10 +194,11 @@ def _pairs(examples: Sequence[TokenExample], name: str, margin: MarginKind, voca
         clean_text=[example.text.clean for example in examples],
         corrupted_text=[example.text.corrupted for example in examples],
         vocabulary=vocabulary,
+        templates=[example.text.template for example in examples if example.text.template],
     )
 
 
-def _tokenizer(model: Model) -> PreTrainedTokenizerBase:
+def _tokenizer(model: Reader) -> PreTrainedTokenizerBase:
     if model.tokenizer is None:
         raise GatewiseError(
             f"the model {model.name} has no tokenizer, so no task can be made for it. "
@@ -174,16 +206,6 @@ def _tokenizer(model: Model) -> PreTrainedTokenizerBase:
         )
     tokenizer: PreTrainedTokenizerBase = model.tokenizer
     return tokenizer
-
-
-def _path(name: str | os.PathLike[str]) -> Path:
-    path = Path(name)
-    if path.suffix.lower() not in files.SUFFIXES:
-        raise GatewiseError(
-            f"there is no task {str(name)!r}. The tasks are {', '.join(RECIPES)}; "
-            f"your own is the path of a file that ends in .csv or .jsonl."
-        )
-    return path
 
 
 def _size(value: int, argument: str) -> int:

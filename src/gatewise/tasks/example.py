@@ -15,6 +15,7 @@ class Example:
     corrupted: str
     right: tuple[str, ...]
     wrong: tuple[str, ...]
+    template: str = ""  # the sentence it was made from, if there are several
 
 
 @dataclass(frozen=True)

@@ -97,4 +97,4 @@ def _example(noun: str, century: int, year: str, right: tuple[str, ...], wrong: 
     return Example(clean, corrupted, right, wrong)
 
 
-RECIPE = Recipe("gt", "greater than: a war ends in a later year than it began", "probability", prepare)
+RECIPE = Recipe("gt", "greater than: a war ends in a later year than it began", prepare)

@@ -1,6 +1,8 @@
 """Indirect object identification: "When Mary and John went to the store, John gave a drink to" -> Mary.
 
-The corruption replaces the repeated subject by a third name, so that nothing tells the first two apart.
+The corruption replaces the repeated subject by a third name, so that nothing tells the first two apart. With
+`corruption="all-names"` three other names stand for all three: also what heads do before the subject then changes.
+Both have the same clean prompts.
 """
 
 from __future__ import annotations
@@ -50,11 +52,12 @@ OBJECTS = words(
 )
 
 
-def prepare(encoder: Encoder) -> Draw:
+def prepare(encoder: Encoder, corruption: str = "second-name") -> Draw:
     names = [name.strip() for name in encoder.single_tokens([f" {name}" for name in NAMES])]
-    if len(names) < 3:
+    needed = 5 if corruption == "all-names" else 3
+    if len(names) < needed:
         raise GatewiseError(
-            f"ioi needs at least three names that are one token each; this tokenizer has {len(names)} of our "
+            f"ioi needs at least {needed} names that are one token each; this tokenizer has {len(names)} of our "
             f"{len(NAMES)}. Bring your own pairs as a .csv or .jsonl file."
         )
 
@@ -63,12 +66,21 @@ def prepare(encoder: Encoder) -> Draw:
         first, second = rng.choice([(indirect_object, subject), (subject, indirect_object)])  # ABB A or BAB A
         template, place, thing = rng.choice(TEMPLATES), rng.choice(PLACES), rng.choice(OBJECTS)
 
-        def prompt(repeated: str) -> str:
-            return template.format(first=first, second=second, subject=repeated, place=place, object=thing)
+        def prompt(first: str, second: str, subject: str) -> str:
+            return template.format(first=first, second=second, subject=subject, place=place, object=thing)
 
-        return Example(prompt(subject), prompt(third), (f" {indirect_object}",), (f" {subject}",))
+        clean, corrupted = prompt(first, second, subject), prompt(first, second, third)
+        if corruption == "all-names":  # its own randomness: the clean prompts are those of the other corruption
+            corrupted = prompt(*random.Random(clean).sample([name for name in names if name not in (first, second)], 3))
+        return Example(clean, corrupted, (f" {indirect_object}",), (f" {subject}",), template)
 
     return draw
 
 
-RECIPE = Recipe("ioi", "indirect object: who is the drink given to", "logit", prepare)
+RECIPE = Recipe(
+    "ioi",
+    "indirect object: who is the drink given to",
+    prepare,
+    {"corruption": ("second-name", "all-names")},
+    TEMPLATES,
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from gatewise.errors import GatewiseError
 from gatewise.notebook import card
 
 MarginKind = Literal["logit", "probability"]
+MARGIN_KINDS: tuple[MarginKind, ...] = get_args(MarginKind)
 _SHOWN = 4  # examples in a notebook
 _NO_TOKEN = -1  # fills up ragged answer lists
 
@@ -38,6 +39,7 @@ class Pairs:
     clean_text: tuple[str, ...] = field(default=(), repr=False)
     corrupted_text: tuple[str, ...] = field(default=(), repr=False)
     vocabulary: str = ""  # fingerprint of the tokenizer the ids belong to; "" if the user brought ids
+    templates: tuple[str, ...] = field(default=(), repr=False)  # of each pair; pairs of one are not independent
 
     @classmethod
     def from_tokens(
@@ -52,6 +54,7 @@ class Pairs:
         clean_text: Sequence[str] = (),
         corrupted_text: Sequence[str] = (),
         vocabulary: str = "",
+        templates: Sequence[str] = (),
     ) -> Pairs:
         """Make pairs from token ids. An answer is one token id, or a list of ids any of which counts."""
         clean_rows, corrupted_rows = list(clean), list(corrupted)
@@ -61,7 +64,7 @@ class Pairs:
                 f"pairs need equally many clean prompts, corrupted prompts, right and wrong answers (at least one); "
                 f"got {len(clean_rows)}, {len(corrupted_rows)}, {len(right)} and {len(wrong)}."
             )
-        if margin not in ("logit", "probability"):
+        if margin not in MARGIN_KINDS:
             raise GatewiseError(f"margin is 'logit' or 'probability', got {margin!r}.")
         for i, (a, b) in enumerate(zip(clean_rows, corrupted_rows, strict=True)):
             if len(a) != len(b) or len(a) == 0:
@@ -80,6 +83,7 @@ class Pairs:
             clean_text=tuple(clean_text),
             corrupted_text=tuple(corrupted_text),
             vocabulary=vocabulary,
+            templates=tuple(templates),
         )
 
     def __len__(self) -> int:
@@ -102,6 +106,7 @@ class Pairs:
             wrong=self.wrong[rows],
             clean_text=self.clean_text[rows],
             corrupted_text=self.corrupted_text[rows],
+            templates=self.templates[rows],
         )
 
     def swapped(self) -> Pairs:
@@ -134,21 +139,21 @@ class Pairs:
             digest.update(str(tuple(part.shape)).encode())
             digest.update(part.contiguous().numpy().tobytes())
         digest.update(self.margin_kind.encode())
+        if self.margin_kind == "logit" and max(self.right.shape[1], self.wrong.shape[1]) > 1:
+            digest.update(b"log-sum-exp")  # once it was a mean of logits
         return digest.hexdigest()[:16]
 
     def margin(self, logits: Tensor) -> Tensor:
         """How much right leads over wrong, per example; differentiable. logits: [..., example, vocabulary].
 
-        `logit`: mean logit of the right answers minus mean logit of the wrong ones.
+        `logit`: logit of the right answer minus logit of the wrong one; of several, the log of the sum of exponentials.
         `probability`: total probability of the right answers minus that of the wrong ones.
         """
         if self.margin_kind == "probability":
             probabilities = logits.softmax(dim=-1)
-            return _gather(probabilities, self.right).sum(-1) - _gather(probabilities, self.wrong).sum(-1)
-        right, wrong = _gather(logits, self.right).sum(-1), _gather(logits, self.wrong).sum(-1)
-        right_count = (self.right != _NO_TOKEN).sum(-1).to(logits.device)
-        wrong_count = (self.wrong != _NO_TOKEN).sum(-1).to(logits.device)
-        return right / right_count - wrong / wrong_count
+            return _gather(probabilities, self.right, 0.0).sum(-1) - _gather(probabilities, self.wrong, 0.0).sum(-1)
+        right, wrong = (_gather(logits, answers, -torch.inf) for answers in (self.right, self.wrong))
+        return right.logsumexp(-1) - wrong.logsumexp(-1)
 
     def right_over_wrong(self, logits: Tensor) -> Tensor:
         """Accuracy, first definition: the margin is positive. [..., example] of bool."""
@@ -184,8 +189,8 @@ def _answers(answers: Sequence[int | Sequence[int]], side: str) -> Tensor:
     return torch.tensor([answer + [_NO_TOKEN] * (width - len(answer)) for answer in lists])
 
 
-def _gather(values: Tensor, answers: Tensor) -> Tensor:
-    """values [..., example, vocabulary] at answers [example, answer]; 0 where there is none."""
+def _gather(values: Tensor, answers: Tensor, none: float) -> Tensor:
+    """values [..., example, vocabulary] at answers [example, answer]; `none` where there is none."""
     answers = answers.to(values.device)
     index = answers.clamp(min=0).expand(*values.shape[:-1], answers.shape[1])
-    return values.gather(-1, index) * (answers != _NO_TOKEN)
+    return values.gather(-1, index).masked_fill(answers == _NO_TOKEN, none)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from gatewise.tasks.encoder import Encoder
 from gatewise.tasks.example import Example
-from gatewise.tasks.pairs import MarginKind
 
 Draw = Callable[[random.Random], Example]
 
@@ -22,5 +20,6 @@ class Recipe:
 
     name: str
     summary: str
-    margin: MarginKind
-    prepare: Callable[[Encoder], Draw]
+    prepare: Callable[..., Draw]  # takes an Encoder, and the options below by name
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what each may be; the default comes first
+    templates: tuple[str, ...] = ()  # if there are several, they can be held out

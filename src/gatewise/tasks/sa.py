@@ -1,6 +1,8 @@
 """Syntactic agreement: "The girls insulted" -> themselves, not herself. The corruption flips the noun's number.
 
 Determiners fit both numbers, so that the noun alone says which pronoun is right and both sides are good English.
+`number` says which side is clean: the plural, the singular, or either at random. The mixed form is symmetric: noising
+and denoising are the same thing on it, so no circuit can have AND or OR gates there.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ PLURAL_PRONOUN = "themselves"
 NOUNS = tuple((*pair, "herself") for pair in FEMALE_NOUNS) + tuple((*pair, "himself") for pair in MALE_NOUNS)
 
 
-def prepare(encoder: Encoder) -> Draw:
+def prepare(encoder: Encoder, number: str = "plural") -> Draw:
     known = encoder.single_tokens([f" {word}" for word in (PLURAL_PRONOUN, "herself", "himself")], "The girls helped")
     nouns = [noun for noun in NOUNS if f" {noun[2]}" in known]
     if f" {PLURAL_PRONOUN}" not in known or not nouns:
@@ -48,12 +50,16 @@ def prepare(encoder: Encoder) -> Draw:
         determiner, verb = rng.choice(DETERMINERS), rng.choice(VERBS)
         one = (f"{determiner} {singular} {verb}", f" {pronoun}")
         many = (f"{determiner} {plural} {verb}", f" {PLURAL_PRONOUN}")
-        clean, corrupted = rng.choice([(one, many), (many, one)])
+        either = rng.choice([(one, many), (many, one)])  # drawn in any case: all forms say the same sentences
+        clean, corrupted = {"plural": (many, one), "singular": (one, many), "mixed": either}[number]
         return Example(clean[0], corrupted[0], (clean[1],), (corrupted[1],))
 
     return draw
 
 
 RECIPE = Recipe(
-    "sa", "agreement: themselves after a plural noun, herself or himself after a singular one", "logit", prepare
+    "sa",
+    "agreement: themselves after a plural noun, herself or himself after a singular one",
+    prepare,
+    {"number": ("plural", "singular", "mixed")},
 )

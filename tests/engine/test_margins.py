@@ -1,0 +1,25 @@
+"""Margins of residuals: unembedding the answers alone gives what the whole vocabulary gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import VOCABULARY, small_model
+
+from gatewise.engine.margins import margin_of
+from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma2"])  # the second caps its logits
+@pytest.mark.parametrize("margin", MARGIN_KINDS)
+def test_margins_with_several_answers(architecture: str, margin: MarginKind) -> None:
+    model = small_model(architecture)
+    prompts, other = [[1, 2, 3]] * 4, [[1, 4, 3]] * 4
+    answers = torch.stack([torch.randperm(VOCABULARY) for _ in prompts]).tolist()
+    sizes = ((1, 1), (3, 2), (1, 5), (9, 20))
+    right = [row[:size] for row, (size, _) in zip(answers, sizes, strict=True)]
+    wrong = [row[size : size + more] for row, (size, more) in zip(answers, sizes, strict=True)]
+    pairs = Pairs.from_tokens(prompts, other, right, wrong, margin=margin)
+    residual = torch.randn(5, len(prompts), model.d_model)
+    expected = pairs.margin(model.unembed(residual)).double()
+    torch.testing.assert_close(margin_of(model, pairs)(residual), expected, rtol=1e-5, atol=1e-5)
