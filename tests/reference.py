@@ -7,7 +7,9 @@ package.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -70,8 +72,14 @@ class _Net:
             "gpt_neox": lambda: self.hf.gpt_neox.layers,
         }.get(self.kind, lambda: self.hf.model.layers)()
 
-    def run(self, tokens: Tensor, kept: set[str], other: dict[str, Tensor] | None) -> tuple[dict[str, Tensor], Tensor]:
-        """Outputs of all nodes, and the logits at the last position."""
+    def run(
+        self,
+        tokens: Tensor,
+        kept: set[str],
+        other: dict[str, Tensor] | None,
+        put: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Outputs of all nodes, and the logits at the last position. put: outputs that stand in for nodes' own."""
         graph = self.model.graph
         current: dict[str, Tensor] = {"input": self.embed(tokens)}
         biases: list[tuple[int, Tensor]] = []  # with the number of senders written when they were added
@@ -97,13 +105,13 @@ class _Net:
                 gathered[name] = self.head(layer, index, head, *inputs)
             total = sum(gathered.values())
             for name, value in gathered.items():
-                current[name] = self.after_attention(layer, value, total)
+                current[name] = put.get(name, self.after_attention(layer, value, total))
             written += graph.n_heads
             bias = self.attention_bias(layer)
             if bias is not None:
                 biases.append((written, bias))
             mlp_reads = seen if graph.parallel else written
-            current[f"m{index}"] = self.mlp(layer, read(f"m{index}", mlp_reads))
+            current[f"m{index}"] = put.get(f"m{index}", self.mlp(layer, read(f"m{index}", mlp_reads)))
             written += 1
             bias = self.mlp_bias(layer)
             if bias is not None:

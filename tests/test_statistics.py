@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from gatewise.statistics import (
+    discoveries,
+    joint_sign_flip_p,
     kl_divergence,
     log_probabilities,
     pseudo_values,
@@ -113,6 +115,25 @@ def test_resampling_weights_are_counts_of_draws() -> None:
     torch.testing.assert_close(weights.sum(dim=0), torch.ones(300, dtype=torch.float64))
     torch.testing.assert_close((weights * 5).round(), weights * 5)
     assert float(weights.mean()) == pytest.approx(0.2)
+
+
+def test_joint_p_of_one_kind_is_that_of_the_plain_test() -> None:
+    values = _drawn(9, seed=1)
+    assert joint_sign_flip_p(torch.tensor([values]).double()) == pytest.approx(sign_flip_p(values), abs=0.02)
+
+
+def test_joint_p_is_small_for_an_effect_of_one_kind_and_seldom_for_none() -> None:
+    noise = torch.randn(200, 3, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rate = sum(joint_sign_flip_p(values) <= 0.05 for values in noise) / len(noise)
+    assert rate <= 0.05 + 2 * (0.05 * 0.95 / 200) ** 0.5
+    assert joint_sign_flip_p(noise[0] + torch.tensor([0.0, 3.0, 0.0])[:, None]) < 0.001
+    assert joint_sign_flip_p(torch.zeros(2, 9)) == 1
+
+
+def test_benjamini_hochberg() -> None:
+    assert discoveries([0.01, 0.04, 0.03, 0.5]) == [True, False, False, False]
+    assert discoveries([0.01, 0.03, 0.02, 0.5]) == [True, True, True, False]
+    assert discoveries([]) == []
 
 
 def test_pseudo_values_of_a_mean_are_the_values() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gatewise.engine.effects import Effects, edge_effects
     from gatewise.errors import GatewiseError
     from gatewise.evaluation import Evaluation, check_task, evaluate
-    from gatewise.logic import Gates, find_gates, split_gates, truth_tables
+    from gatewise.logic import Gates, Interaction, find_gates, interaction, split_gates, truth_tables
     from gatewise.methods import Scores, discover, score_edges
     from gatewise.models import Model, load_model
     from gatewise.report import investigate
@@ -27,6 +27,7 @@ _HOME = {
     "Gates": "logic",
     "GatewiseError": "errors",
     "Graph": "circuits",
+    "Interaction": "logic",
     "Model": "models",
     "Pairs": "tasks",
     "Scores": "methods",
@@ -36,6 +37,7 @@ _HOME = {
     "edge_effects": "engine.effects",
     "evaluate": "evaluation",
     "find_gates": "logic",
+    "interaction": "logic",
     "investigate": "report",
     "load_model": "models",
     "run_circuit": "engine",
@@ -52,6 +54,7 @@ __all__ = [
     "Gates",
     "GatewiseError",
     "Graph",
+    "Interaction",
     "Model",
     "Pairs",
     "Scores",
@@ -61,6 +64,7 @@ __all__ = [
     "edge_effects",
     "evaluate",
     "find_gates",
+    "interaction",
     "investigate",
     "load_model",
     "run_circuit",

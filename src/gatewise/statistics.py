@@ -17,6 +17,7 @@ from torch import Tensor
 
 _EXACT = 20  # values, up to which all flips are tried; beyond, as many are drawn
 _RESAMPLES = 1_000
+_FLIPS = 10_000
 _TIE = 1e-12  # relative: the same numbers added in another order are equal
 
 
@@ -28,6 +29,10 @@ class Interval:
     low: float
     high: float
     n: int
+
+    @property
+    def without_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
         if not math.isfinite(self.high - self.low):
@@ -117,6 +122,30 @@ def sign_flip_p(values: Sequence[float]) -> float:
     sums = _subset_sums(given)[0]  # flipping a subset takes twice its sum from the whole sum
     flipped, observed = (given.sum() - 2 * sums).abs(), float(given.sum().abs())
     return float((flipped >= observed - _TIE * float(given.abs().sum())).double().mean())
+
+
+def joint_sign_flip_p(values: Tensor) -> float:
+    """p of all means being 0 at once, one for each kind: flips that make any as large as the largest is.
+
+    values: [kind, unit]; a unit's sign is flipped for all kinds together, and means are in units of their deviation.
+    """
+    scale = values.square().mean(dim=-1).sqrt()
+    standard = (values / scale[:, None])[scale > 0]
+    if not len(standard):
+        return 1.0
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (_FLIPS, values.shape[-1]), generator=generator, dtype=torch.float64) * 2 - 1
+    signs[0] = 1.0
+    largest = (signs @ standard.T.double()).abs().amax(dim=-1)
+    return float((largest >= largest[0] * (1 - _TIE)).double().mean())
+
+
+def discoveries(p: Sequence[float], rate: float = 0.05) -> list[bool]:
+    """Benjamini-Hochberg: which of many tests stand if at most this share of those may be false."""
+    order = sorted(range(len(p)), key=p.__getitem__)
+    passed = [rank for rank, place in enumerate(order, 1) if p[place] <= rate * rank / len(p)]
+    found = set(order[: max(passed, default=0)])
+    return [place in found for place in range(len(p))]
 
 
 def sign_flip_interval(values: Sequence[float], level: float = 0.05) -> Interval:

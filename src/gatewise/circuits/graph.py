@@ -253,11 +253,18 @@ class Graph:
     def _port_index(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.ports)}
 
+    def find_sender(self, name: str) -> int | None:
+        """Index of the writing node with this name, in any accepted spelling; None if there is no such node."""
+        return self._sender_index.get(_node_name(name))
+
+    def find_port(self, name: str) -> int | None:
+        """Index of the port with this name, in any accepted spelling; None if there is no such port."""
+        return self._port_index.get(_port_name(name))
+
     def find(self, name: str) -> int | None:
         """Index of the edge with this name, in any accepted spelling; None if there is no such edge."""
         sender_name, arrow, port_name = name.partition("->")
-        sender = self._sender_index.get(_node_name(sender_name))
-        port = self._port_index.get(_port_name(port_name))
+        sender, port = self.find_sender(sender_name), self.find_port(port_name)
         if not arrow or sender is None or port is None:
             return None
         index = int(self.edge_index[port, sender])
@@ -275,9 +282,9 @@ class Graph:
         example = self.edges[self.n_edges // 2]
         if not arrow:
             return f"edge {name!r} has no '->'; write it as sender->port, for example {example!r}."
-        if _node_name(sender_name) not in self._sender_index:
+        if self.find_sender(sender_name) is None:
             return f"edge {name!r}: there is no sender {sender_name!r} in {self!r}; senders are {_some(self.senders)}."
-        if _port_name(port_name) not in self._port_index:
+        if self.find_port(port_name) is None:
             return f"edge {name!r}: there is no port {port_name!r} in {self!r}; ports are {_some(self.ports)}."
         return f"edge {name!r} does not exist: {sender_name} writes after {port_name} reads."
 

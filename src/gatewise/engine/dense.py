@@ -38,12 +38,22 @@ class DenseEngine:
 
     def gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """A loss of the logits, and its gradient with respect to the mask. -> scalar, [port, sender]"""
+        value, into_mask, _ = self._differentiate(mask, lambda last: loss(self.model.unembed(last)))
+        return value, into_mask
+
+    def at_senders(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Outputs of all senders [sender, example, window, d], and the gradient of a loss of the residual there."""
+        _, _, into_senders = self._differentiate(mask, loss)
+        return self._delta + self.on.other, into_senders
+
+    def _differentiate(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """A loss of the last residual, and its gradient at the mask and at the senders' outputs."""
         with torch.no_grad():
             last = self._forward(mask)
         last.requires_grad_(True)
-        value = loss(self.model.unembed(last))
+        value = loss(last)
         (into_last,) = torch.autograd.grad(value, last)
-        return value.detach(), self._backward(mask, into_last)
+        return value.detach(), *self._backward(mask, into_last)
 
     def _forward(self, mask: Tensor) -> Tensor:
         """Fill `_delta` with current - other of every sender; return the last residual. [example, d]"""
@@ -72,8 +82,11 @@ class DenseEngine:
             return stage(x, self.on.layout, self.on.prefix[index])
         return stage(x)
 
-    def _backward(self, mask: Tensor, into_last: Tensor) -> Tensor:
-        """Sweep back over the stages, with the gradient of every sender's output gathered in one buffer."""
+    def _backward(self, mask: Tensor, into_last: Tensor) -> tuple[Tensor, Tensor]:
+        """Sweep back over the stages, with the gradient of every sender's output gathered in one buffer.
+
+        -> [port, sender], [sender, example, window, d]
+        """
         graph, delta = self.model.graph, self._delta
         into_mask = torch.zeros(len(graph.ports), len(graph.senders), dtype=torch.float32, device=delta.device)
         into_delta = torch.zeros_like(delta)  # [sender, example, window, d]
@@ -93,4 +106,4 @@ class DenseEngine:
             into_mask[ports, :reads] = (into_ports @ delta[:reads].flatten(1).T).float()
             rows = mask[ports, :reads].to(delta.dtype)
             into_delta[:reads].flatten(1).addmm_(rows.T, into_ports)
-        return into_mask
+        return into_mask, into_delta

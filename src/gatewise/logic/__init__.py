@@ -5,6 +5,7 @@ from gatewise.logic.alignment import Misalignment, MisalignmentCurve, Sampling, 
 from gatewise.logic.contribution import Contributions, gate_contributions
 from gatewise.logic.find import Agreement, find_gates, label_agreement
 from gatewise.logic.gates import Gate, Gates, split_gates
+from gatewise.logic.interactions import Interaction, interaction
 from gatewise.logic.minimal import MinimalCheck, check_minimal
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
 
@@ -14,6 +15,7 @@ __all__ = [
     "Contributions",
     "Gate",
     "Gates",
+    "Interaction",
     "MinimalCheck",
     "Misalignment",
     "MisalignmentCurve",
@@ -23,6 +25,7 @@ __all__ = [
     "check_minimal",
     "find_gates",
     "gate_contributions",
+    "interaction",
     "label_agreement",
     "labels_by_test",
     "misalignment",

@@ -1,0 +1,259 @@
+"""Receivers: what a node puts out when some of its edges carry clean outputs and the others corrupted ones.
+
+`Receivers` holds both runs of a batch under a circuit H (default: the whole model). Any set of edges into any ports of
+one node can be clean: only that node is computed, for many sets (rows) at once. What it puts out is valued along
+
+    gbar = mean over the two runs of  d margin / d(output of the node)
+
+per example and position, so that a value is what the node's change is worth on the margin to first order, whatever
+the two runs agree on. For `logits` the value is the margin itself. Within H, outputs and gradients are those of H's
+runs: the clean one has H's edges clean, the corrupted one none; edges outside H never move.
+
+Where a norm couples the heads of a layer (Gemma), a head's change changes what its siblings write. A value then counts
+all writes of the layer, with the siblings' own inputs all on one side, row by row as the caller says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.engine.batches import batches, bytes_per_example, parse_bytes, window_of
+from gatewise.engine.circuits import dense_mask
+from gatewise.engine.dense import DenseEngine
+from gatewise.engine.margins import margin_of
+from gatewise.engine.routes import kinds_of
+from gatewise.engine.runs import BothRuns, Run, bases, both_runs
+from gatewise.models.model import Model
+from gatewise.models.parts import Attention, KeysValues, Kind
+from gatewise.tasks.pairs import Pairs
+
+Side = Literal["clean", "corrupted"]
+LOGITS = -1  # as a node
+_SIDES: tuple[Side, ...] = ("corrupted", "clean")
+_KINDS: tuple[Kind, ...] = ("q", "k", "v")
+_ROW_BYTES = 1 << 28
+
+
+class Receivers:
+    """Both runs of one batch, and every node's output under any choice of its clean edges."""
+
+    def __init__(self, model: Model, pairs: Pairs, circuit: Circuit | None = None) -> None:
+        self.model, self.graph = model, model.graph
+        self.runs = both_runs(model, pairs)
+        self.layout = self.runs.layout
+        self.margin = margin_of(model, pairs)
+        self.kept = (self.graph.edge_index >= 0) if circuit is None else self.graph.matrix(circuit.mask)
+        self.base = bases(model, self.runs.corrupted.outputs)
+        if circuit is None:
+            clean, gradients = self.runs.clean.outputs, _whole_gradients(model, self.runs, self.margin)
+            self._gradient_row: Sequence[int] = self.graph.stage_of_sender
+        else:
+            clean, gradients = _circuit_gradients(model, self.runs, circuit, self.margin)
+            self._gradient_row = range(len(self.graph.senders))
+        self.gradients = gradients  # [side, stage (whole model) or sender (circuit), example, window, d]
+        self._mean_gradients = gradients.mean(dim=0)
+        self.delta = clean - self.runs.corrupted.outputs  # [sender, example, window, d]
+        self.whole = [self.delta[: stage.reads].sum(dim=0) for stage in self.graph.stages[1:]]
+        last = torch.tensordot(self.kept[-1].to(self.delta), self.delta[:, :, -1], dims=1)
+        self.margins = self.margin(self.base[-1][:, -1] + torch.stack([last, torch.zeros_like(last)]))
+        self._gathered: dict[int, Tensor] = {}
+
+    def ports(self, node: int) -> tuple[int, ...]:
+        return (len(self.graph.ports) - 1,) if node == LOGITS else self.graph.ports_of_sender[node]
+
+    def gradient(self, sender: int, side: int | None = None) -> Tensor:
+        """Of the margin at a sender's output: mean of the two runs, or of one. [example, window, d]"""
+        row = self._gradient_row[sender]
+        return self._mean_gradients[row] if side is None else self.gradients[side, row]
+
+    @torch.no_grad()
+    def values(self, node: int, clean: Tensor, siblings: Tensor) -> Tensor:
+        """What each choice of clean edges is worth above that of none. [row, example]
+
+        clean: [row, port of the node, sender] of bool; siblings: [row] of bool, whether coupled heads are clean.
+        """
+        none = torch.zeros_like(clean[:1])
+        clean, siblings = torch.cat([none, clean]), torch.cat([torch.zeros_like(siblings[:1]), siblings])
+        if node == LOGITS:
+            found = self.margin(self._inputs(len(self.graph.stages) - 1, clean[:, 0], last=True)[:, :, -1])
+            return found[1:] - found[0]
+        gradient = torch.stack([self.gradient(writer) for writer in self._writers(node)])
+        parts = self._in_parts(node, clean, siblings)
+        found = torch.cat([_product(self.outputs(node, *part), gradient[:, None]) for part in parts])
+        return found[1:] - found[0]
+
+    @torch.no_grad()
+    def margins_with(self, node: int, outputs: Tensor, side: Side) -> Tensor:
+        """Margins of the whole model on one side, with what a node writes replaced. [row, example]
+
+        outputs: [writer, row, example, window, d], as `outputs` gives them.
+        """
+        graph, run = self.graph, self.runs.clean if side == "clean" else self.runs.corrupted
+        inputs = bases(self.model, run.outputs)
+        first = graph.stage_of_sender[node]
+        current = outputs.sum(dim=0) - run.outputs[self._writers(node)].sum(dim=0)
+        changed = {graph.sender_slices[first].stop: current}  # by the number of senders that have written
+        for index in range(first + 1, len(graph.stages) - 1):
+            if graph.stages[index].reads in changed:
+                x = inputs[index - 1] + changed[graph.stages[index].reads]
+                current = (
+                    current
+                    + _written(self.model, self.runs, index, x)
+                    - run.outputs[graph.sender_slices[index]].sum(dim=0)
+                )
+            changed[graph.sender_slices[index].stop] = current
+        return self.margin(inputs[-1][:, -1] + current[:, :, -1])
+
+    @torch.no_grad()
+    def outputs(self, node: int, clean: Tensor, siblings: Tensor) -> Tensor:
+        """What the node, or its whole layer if a norm couples that, writes. [writer, row, example, window, d]"""
+        index = self.graph.stage_of_sender[node]
+        local, stage = node - self.graph.sender_slices[index].start, self.model.stages[index - 1]
+        if not isinstance(stage, Attention):
+            return stage(self._inputs(index, clean[:, 0])[None], [local])
+        head = torch.tensor([local], device=self.delta.device)
+        projected: dict[Kind, Tensor] = {}
+        for place, port in enumerate(self.ports(node)):
+            rows, which = clean[:, place].unique(dim=0, return_inverse=True)
+            x = self._inputs(index, rows)[None]
+            for kind in kinds_of(self.graph, port):
+                projected[kind] = stage.project(kind, x, self.layout, head)[:, which.to(x.device)]
+        gathered = self._attend(stage, index, projected, head)
+        if stage.joint_norm is None:
+            return stage.write(gathered, head)
+        everyone = self._both_sides(index, stage)[:, siblings.long()]
+        everyone[local] = gathered[0]
+        return stage.write(everyone)
+
+    def port_inputs(self, index: int, side: Side) -> Tensor:
+        """Inputs of all ports of a stage on one side. [port or 1 (all read the same), example, window, d]"""
+        base = self.base[index - 1][None]
+        if side == "corrupted":
+            return base
+        spec, ports = self.graph.stages[index], self.graph.port_slices[index]
+        kept = self.kept[ports, : spec.reads]
+        if bool(kept.all()):
+            return base + self.whole[index - 1]
+        moved: Tensor = torch.tensordot(kept.to(self.delta), self.delta[: spec.reads], dims=1)
+        return base + moved
+
+    def _writers(self, node: int) -> list[int]:
+        """The senders whose output changes with a node's inputs: itself, or all heads that a norm couples."""
+        index = self.graph.stage_of_sender[node]
+        stage = self.model.stages[index - 1]
+        coupled = isinstance(stage, Attention) and stage.joint_norm is not None
+        nodes = self.graph.sender_slices[index]
+        return list(range(nodes.start, nodes.stop)) if coupled else [node]
+
+    def _inputs(self, index: int, clean: Tensor, *, last: bool = False) -> Tensor:
+        """Input of a port of a stage for each row of clean senders [row, sender]. -> [row, example, window, d]
+
+        Senders that always move together are added up first; the largest such set is all senders minus the others.
+        """
+        columns = slice(-1, None) if last else slice(None)
+        delta, whole = self.delta[:, :, columns], self.whole[index - 1][:, columns]
+        patterns, which = clean[:, : self.graph.stages[index].reads].T.unique(dim=0, return_inverse=True)
+        largest = int(which.bincount().argmax())
+        sums = torch.zeros(len(patterns), *whole.shape, dtype=whole.dtype, device=whole.device)
+        for pattern in range(len(patterns)):
+            if pattern != largest and bool(patterns[[pattern, largest]].any()):
+                sums[pattern] = delta[(which == pattern).nonzero().flatten()].sum(dim=0)
+        if bool(patterns[largest].any()):
+            sums[largest] = whole - sums.sum(dim=0)
+        moved: Tensor = torch.tensordot(patterns.T.to(sums), sums, dims=1)
+        return self.base[index - 1][:, columns] + moved
+
+    def _in_parts(self, node: int, clean: Tensor, siblings: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Rows in parts that fit the memory of a few copies of the residual stream."""
+        copies = 2 + len(self.ports(node)) + len(self._writers(node))
+        size = max(1, _ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
+        return list(zip(clean.split(size), siblings.split(size), strict=True))
+
+    def _attend(self, stage: Attention, index: int, projected: dict[Kind, Tensor], heads: Tensor) -> Tensor:
+        prefix: KeysValues | None = self.runs.prefix[index - 1]
+        if prefix is not None:
+            groups = heads // (stage.n_heads // stage.n_groups)
+            prefix = (prefix[0][groups], prefix[1][groups])
+        return stage.attend(projected["q"], projected["k"], projected["v"], self.layout, prefix)
+
+    def _both_sides(self, index: int, stage: Attention) -> Tensor:
+        """What all heads of a stage gather, corrupted and clean. [head, side, example, window, dimension]"""
+        if index not in self._gathered:
+            everyone = torch.arange(stage.n_heads, device=self.delta.device)
+            found = []
+            for side in _SIDES:
+                into = zip(_KINDS, stage.ports(self.port_inputs(index, side)), strict=True)
+                projected = {kind: stage.per_head(stage.project(kind, x, self.layout)) for kind, x in into}
+                found.append(self._attend(stage, index, projected, everyone))
+            self._gathered[index] = torch.stack(found, dim=1)
+        return self._gathered[index]
+
+
+class Batches:
+    """The receivers of all pairs, batch by batch, kept for the next round if all of them fit half of the budget."""
+
+    def __init__(
+        self, model: Model, pairs: Pairs, circuit: Circuit | None = None, memory: int | str | None = None
+    ) -> None:
+        self.model, self.pairs, self.circuit = model, pairs, circuit
+        self._parts = [part for _, part in batches(model, pairs, memory, gradient=True)]
+        needed = len(pairs) * bytes_per_example(model, window_of(pairs), gradient=True)
+        self._fits = 2 * needed <= parse_bytes(memory)
+        self._kept: dict[int, Receivers] = {}
+
+    def __iter__(self) -> Iterator[Receivers]:
+        for place, part in enumerate(self._parts):
+            found = self._kept.get(place) or Receivers(self.model, part, self.circuit)
+            if self._fits:
+                self._kept[place] = found
+            yield found
+
+
+def _product(outputs: Tensor, gradient: Tensor) -> Tensor:
+    """[writer, row, example, window, d] . [writer, 1, example, window, d] -> [row, example] in float64"""
+    return (outputs * gradient).sum(dim=(0, -1, -2), dtype=torch.float64)
+
+
+def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
+    """The sum of what a stage's nodes write if all their ports read x. [row..., example, window, d]"""
+    stage = model.stages[index - 1]
+    if isinstance(stage, Attention):
+        return stage(x[None], runs.layout, runs.prefix[index - 1]).sum(dim=0)
+    return stage(x.expand(stage.n_nodes, *x.shape)).sum(dim=0)
+
+
+def _whole_gradients(model: Model, runs: BothRuns, margin: Callable[[Tensor], Tensor]) -> Tensor:
+    """Gradients on both plain runs after each stage, which are those at all its nodes. [side, stage, ...]"""
+    return torch.stack([_stage_gradients(model, runs, run, margin) for run in (runs.clean, runs.corrupted)])
+
+
+def _stage_gradients(model: Model, runs: BothRuns, run: Run, margin: Callable[[Tensor], Tensor]) -> Tensor:
+    graph = model.graph
+    current = run.outputs[graph.sender_slices[0]].sum(dim=0).requires_grad_(True)
+    residuals, after = {graph.sender_slices[0].stop: current}, [current]
+    with torch.enable_grad():
+        for index in range(1, len(graph.stages) - 1):
+            current = current + _written(model, runs, index, residuals[graph.stages[index].reads])
+            bias = model.stages[index - 1].bias
+            current = current if bias is None else current + bias
+            residuals[graph.sender_slices[index].stop] = current
+            after.append(current)
+        total = margin(current[:, -1]).sum()  # the sum: each example's gradient is its own
+    return torch.stack(torch.autograd.grad(total, after, materialize_grads=True))
+
+
+def _circuit_gradients(
+    model: Model, runs: BothRuns, circuit: Circuit, margin: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Outputs of the circuit's clean run, and gradients at all senders along its edges on both runs."""
+    mask, on = dense_mask(model, circuit), runs.intervention(model, "ns")
+    silent = replace(on, sources=on.other[model.graph.sender_slices[0]])
+    engines = (DenseEngine(model, on), DenseEngine(model, silent))
+    (outputs, clean), (_, corrupted) = (engine.at_senders(mask, lambda last: margin(last).sum()) for engine in engines)
+    return outputs, torch.stack([clean, corrupted])

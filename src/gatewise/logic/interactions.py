@@ -1,0 +1,461 @@
+"""Gates where they are: how groups of edges into one node act together, at the node and in the whole model.
+
+The receiver is a node; the players are disjoint groups of edges into any of its ports, and the rest of its edges. With
+the edges of a set S of players clean and all others corrupted, the receiver B puts out B(S), and
+
+    v(S) = mean over pairs of  gbar . (B(S) - B(none))   /   mean over pairs of the margin's difference between the runs
+
+is what that is worth (`engine.receivers`). The rest is corrupted in all rows, clean in all rows (and then v counts from
+there), or one more player named `rest`. What tables mean is in `logic.dividends`. Two nodes on one path also fail
+together; groups of one receiver are parallel inputs, so that a gate is never a path.
+
+*Confirmed* is the strongest interaction if the same sum over the true margin, with B(S) put into the whole model, has
+the same sign and an interval without 0: with the rest of the model clean, and with it corrupted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
+from gatewise.engine.circuits import check_circuits
+from gatewise.engine.receivers import LOGITS, Batches, Receivers, Side
+from gatewise.engine.runs import check_pairs
+from gatewise.errors import GatewiseError
+from gatewise.logic import dividends as tables
+from gatewise.models.model import Model
+from gatewise.notebook import card
+from gatewise.statistics import Interval, joint_sign_flip_p, middle_part, resampling_weights
+from gatewise.tasks.pairs import Pairs
+
+Rest = Literal["corrupted", "clean", "player"]
+Groups = Mapping[str, str | Sequence[str]]
+Names = frozenset[str]
+REST = "rest"  # its name as a player
+SIDES: tuple[Side, ...] = ("clean", "corrupted")
+MOST_GROUPS = 4
+FLOOR = 0.01  # of the margin
+RESAMPLES = 2_000
+FEWEST = 8  # pairs that an interval needs
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """An interaction at the receiver, and the same on the true margin with the rest of the model on one side."""
+
+    members: Names
+    at_receiver: Interval
+    on_margin: Mapping[Side, Interval]
+
+    def __getitem__(self, side: Side) -> bool:
+        """Whether it stands with the rest of the model on this side."""
+        found = self.on_margin[side]
+        return found.without_zero and self.at_receiver.without_zero and found.value * self.at_receiver.value > 0
+
+    def __bool__(self) -> bool:
+        return all(self[side] for side in self.on_margin)
+
+    def to_json(self) -> dict[str, Any]:
+        sides: dict[str, Any] = {side: _plain(found) | {"stands": self[side]} for side, found in self.on_margin.items()}
+        return {"set": sorted(self.members), "at_receiver": _plain(self.at_receiver), **sides}
+
+
+@dataclass(frozen=True, eq=False)
+class Interaction:
+    """How groups of edges act together on one receiver. Shares of the margin; sets are frozensets of group names."""
+
+    receiver: str
+    groups: Mapping[str, tuple[str, ...]]
+    rest: Rest
+    table: Tensor  # [set of groups and then the rest, example], what it is worth in units of the margin
+    total: Tensor  # [example], difference of the margin between the two runs
+    confirmed: Confirmation | None = None
+    floor: float = FLOOR
+    resamples: int = RESAMPLES
+
+    @property
+    def players(self) -> tuple[str, ...]:
+        return (*self.groups, REST) if self.rest == "player" else tuple(self.groups)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """The table of this context. [example, set]"""
+        return in_context(self.table, len(self.groups), self.rest).T
+
+    @cached_property
+    def _values(self) -> Tensor:
+        return self._rows.mean(dim=0) / self.total.mean()
+
+    @cached_property
+    def _drawn(self) -> Tensor:
+        """The table in every resample. [resample, set]"""
+        return self._resampled(self._rows)
+
+    def _resampled(self, rows: Tensor) -> Tensor:
+        """Shares of the margin in every resample. rows: [example, set] -> [resample, set]"""
+        weights = resampling_weights(len(self.total), self.resamples)
+        return (weights.T @ rows) / (weights.T @ self.total)[:, None]
+
+    def _by_set(self, values: Iterable[_Value]) -> dict[Names, _Value]:
+        return {_names(self.players, bits): value for bits, value in enumerate(values) if bits}
+
+    def _by_player(self, values: Iterable[_Value]) -> dict[str, _Value]:
+        return dict(zip(self.players, values, strict=True))
+
+    @cached_property
+    def values(self) -> dict[Names, float]:
+        """v of every set of players."""
+        return self._by_set(self._values.tolist())
+
+    @cached_property
+    def dividends(self) -> dict[Names, float]:
+        """What every set is worth beyond its subsets; they sum to v(all)."""
+        return self._by_set(tables.dividends(self._values).tolist())
+
+    @cached_property
+    def ns(self) -> dict[str, float]:
+        return self._by_player(tables.ns_effects(self._values).tolist())
+
+    @cached_property
+    def dn(self) -> dict[str, float]:
+        return self._by_player(tables.dn_effects(self._values).tolist())
+
+    @cached_property
+    def gamma(self) -> dict[str, float]:
+        """Gate index of every player: 1 AND, -1 OR, 0 ADDER; NaN if neither of its effects is above the floor."""
+        ns, dn = tables.ns_effects(self._values), tables.dn_effects(self._values)
+        return self._by_player(tables.gate_index(ns, dn, self.floor).tolist())
+
+    @cached_property
+    def partners(self) -> dict[tuple[str, str], float]:
+        """With whom a player's n - d arises: those of one player sum to it."""
+        found = tables.partners(self._values).tolist()
+        names = list(enumerate(self.players))
+        return {(a, b): found[i][j] for i, a in names for j, b in names if i != j}
+
+    @cached_property
+    def _label(self) -> tables.Label:
+        return tables.label(self._values, self._drawn, self.floor)
+
+    @property
+    def label(self) -> str:
+        """AND, OR, ADDER, `m of k`, XOR-like or inhibiting; `mixed` if it is none of these, or `undecided`."""
+        return self._label.name
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The players that the label is about."""
+        return tuple(self.players[i] for i in self._label.members)
+
+    @cached_property
+    def intervals(self) -> dict[str, dict[Any, Interval]]:
+        """Intervals of values, dividends, ns, dn and gamma, each as the property of that name has them."""
+        ns, dn = tables.ns_effects(self._drawn), tables.dn_effects(self._drawn)
+        drawn: dict[str, dict[Any, Tensor]] = {
+            "values": self._by_set(self._drawn.unbind(-1)),
+            "dividends": self._by_set(tables.dividends(self._drawn).unbind(-1)),
+            "ns": self._by_player(ns.unbind(-1)),
+            "dn": self._by_player(dn.unbind(-1)),
+            "gamma": self._by_player(tables.gate_index(ns, dn).unbind(-1)),
+        }
+        return {
+            name: {key: _interval(getattr(self, name)[key], values, len(self.total)) for key, values in by_key.items()}
+            for name, by_key in drawn.items()
+        }
+
+    @property
+    def interaction(self) -> tuple[Names, Interval]:
+        """The dividend of two or more players that is largest."""
+        found = {names: value for names, value in self.dividends.items() if len(names) > 1}
+        names = max(found, key=lambda one: abs(found[one]))
+        return names, self.intervals["dividends"][names]
+
+    @cached_property
+    def p(self) -> float:
+        """Of all interactions being 0: flips of the signs of pairs that show one as large."""
+        found = tables.dividends(self._rows)[:, tables.interactions(len(self.players))]
+        return joint_sign_flip_p(found.T)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the label is another one if the rest is on the other side."""
+        if self.rest == "player":
+            return False
+        other = in_context(self.table, len(self.groups), "clean" if self.rest == "corrupted" else "corrupted").T
+        found = tables.label(other.mean(dim=0) / self.total.mean(), self._resampled(other), self.floor)
+        decided = tables.UNDECIDED not in (found.name, self.label)
+        return decided and found != self._label
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: sets are lists of group names, spans are [value, low, high]."""
+        return {
+            "receiver": self.receiver,
+            "groups": {name: list(edges) for name, edges in self.groups.items()},
+            "rest": self.rest,
+            "label": self.label,
+            "members": list(self.members),
+            "conditional": self.conditional,
+            "table": [
+                {"set": sorted(names), "value": _plain(value), "dividend": _plain(self.intervals["dividends"][names])}
+                for names, value in self.intervals["values"].items()
+            ],
+            "players": {
+                name: {key: _plain(self.intervals[key][name]) for key in ("ns", "dn", "gamma")} for name in self.players
+            },
+            "partners": [{"of": a, "with": b, "value": value} for (a, b), value in self.partners.items()],
+            "p": self.p,
+            "confirmed": None
+            if self.confirmed is None
+            else {
+                "set": sorted(self.confirmed.members),
+                "at_receiver": _plain(self.confirmed.at_receiver),
+                **{
+                    side: _plain(one) | {"stands": self.confirmed[side]}
+                    for side, one in self.confirmed.on_margin.items()
+                },
+            },
+            "pairs": len(self.total),
+        }
+
+    def __repr__(self) -> str:
+        worth = ", ".join(f"{'+'.join(sorted(names))} {value:.2f}" for names, value in self.values.items())
+        names, found = self.interaction
+        stands = "" if self.confirmed is None else ", confirmed" if self.confirmed else ", not confirmed"
+        return (
+            f"<{self.receiver} {self.label} of {', '.join(self.members)}: {worth}; "
+            f"{' x '.join(sorted(names))} {_short(found)}{stands}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (" ".join(sorted(names)), _short(worth), _short(self.intervals["dividends"][names]))
+            for names, worth in self.intervals["values"].items()
+        ]
+        return card("Interaction", repr(self).strip("<>"), ("clean", "worth", "beyond its subsets"), rows)
+
+
+def interaction(
+    model: Model,
+    pairs: Pairs,
+    receiver: str,
+    groups: Groups,
+    *,
+    rest: Rest = "corrupted",
+    circuit: Circuit | None = None,
+    confirm: bool = True,
+    floor: float = FLOOR,
+    resamples: int = RESAMPLES,
+    memory: int | str | None = None,
+) -> Interaction:
+    """Test how groups of edges into one node act together.
+
+    groups: name -> edges (`m0->a23.h3<v>`), a port (`<k>` or `a23.h3<k>`: all its edges), or a list of these; two to
+    four of them, or one and more with rest="player". rest: what the node's other edges carry. circuit: test within it.
+    confirm: also on the margin of the whole model, which costs a run of what follows the node for each set.
+    """
+    check(model, pairs, circuit)
+    gate = read_gate(model.graph, receiver, groups, rest, circuit)
+    on = Batches(model, pairs, circuit, memory)
+    found, total = measure(on, [gate])
+    tested = Interaction(gate.receiver, gate.groups, rest, found[0], total, floor=floor, resamples=resamples)
+    return confirmed(on, [(gate, tested)])[0] if confirm else tested
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """A receiver and the groups whose interaction is asked about, by indices."""
+
+    receiver: str
+    node: int  # LOGITS for the logits
+    groups: Mapping[str, tuple[str, ...]]
+    rest: Rest
+    masks: Tensor  # [group and then the rest, port of the node, sender] of bool
+
+    def rows(self, sets: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Clean edges of sets of players, and whether the rest is among them. [set, port, sender], [set]"""
+        chosen = torch.tensor([[bits >> i & 1 for i in range(len(self.masks))] for bits in sets], dtype=torch.bool)
+        return (chosen[:, :, None, None] & self.masks).any(dim=1), chosen[:, -1]
+
+
+def check(model: Model, pairs: Pairs, circuit: Circuit | None) -> None:
+    """Refuse what has no meaning, before any work."""
+    check_pairs(model, pairs)
+    if circuit is not None:
+        check_circuits(model, [circuit])
+    if len(pairs) < FEWEST:
+        raise GatewiseError(f"an interval over pairs needs at least {FEWEST} of them, got {len(pairs)}.")
+
+
+def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: Circuit | None = None) -> Gate:
+    """What the user typed, as indices; or one line about what is wrong with it."""
+    if rest not in ("corrupted", "clean", "player"):
+        raise GatewiseError(f"rest is 'corrupted', 'clean' or 'player', got {rest!r}.")
+    fewest = 1 if rest == "player" else 2
+    if not fewest <= len(groups) <= MOST_GROUPS:
+        raise GatewiseError(f"a gate has {fewest} to {MOST_GROUPS} groups of edges, got {len(groups)}.")
+    if rest == "player" and REST in groups:
+        raise GatewiseError(f"{REST!r} is the name of the other edges as a player; name the group otherwise.")
+    node = find_node(graph, receiver)
+    ports = (len(graph.ports) - 1,) if node == LOGITS else graph.ports_of_sender[node]
+    name = "logits" if node == LOGITS else graph.senders[node]
+    kept = graph.edge_index[list(ports)] >= 0
+    if circuit is not None:
+        kept = graph.matrix(circuit.mask)[list(ports)]
+    masks = [_group_mask(graph, name, ports, kept, group, members) for group, members in groups.items()]
+    _check_disjoint(graph, ports, list(groups), masks)
+    everything = torch.stack(masks).any(dim=0)
+    spelled = {group: _edges(graph, ports, mask) for group, mask in zip(groups, masks, strict=True)}
+    return Gate(name, node, spelled, rest, torch.stack([*masks, kept & ~everything]))
+
+
+def find_node(graph: Graph, name: str) -> int:
+    """Sender index of a node that reads, LOGITS for the logits."""
+    if name.strip() == "logits":
+        return LOGITS
+    node = graph.find_sender(name)
+    if node is None or not graph.ports_of_sender[node]:
+        raise GatewiseError(
+            f"there is no receiver {name!r} in {graph!r}; a receiver is a node that reads, such as "
+            f"{graph.senders[-1]!r} or 'logits'."
+        )
+    return node
+
+
+def _group_mask(
+    graph: Graph, receiver: str, ports: Sequence[int], kept: Tensor, group: str, members: str | Sequence[str]
+) -> Tensor:
+    """The edges of a group. [port of the node, sender] of bool"""
+    mask = torch.zeros_like(kept)
+    for member in [members] if isinstance(members, str) else members:
+        if "->" not in member:
+            mask[_port(graph, receiver, ports, member)] = True
+            continue
+        edge = graph.index(member)
+        port, sender = int(graph.edge_port[edge]), int(graph.edge_sender[edge])
+        if port not in ports:
+            raise GatewiseError(
+                f"group {group!r} has {member!r}, which goes into {graph.port_node[port]}, not into {receiver}; all "
+                f"edges of a gate have one receiver."
+            )
+        if not bool(kept[ports.index(port), sender]):
+            raise GatewiseError(f"group {group!r} has {member!r}, which is not in the circuit.")
+        mask[ports.index(port), sender] = True
+    mask &= kept
+    if not bool(mask.any()):
+        raise GatewiseError(f"group {group!r} of {receiver} has no edges; leave it out, or name some.")
+    return mask
+
+
+def _port(graph: Graph, receiver: str, ports: Sequence[int], name: str) -> int:
+    """Place of a port among the receiver's."""
+    found = graph.find_port(receiver + name if name.startswith("<") else name)
+    if found not in ports:
+        known = ", ".join(graph.ports[port] for port in ports)
+        raise GatewiseError(f"{name!r} is neither an edge (sender->port) nor a port of {receiver}: {known}.")
+    return ports.index(found)
+
+
+def _check_disjoint(graph: Graph, ports: Sequence[int], names: Sequence[str], masks: Sequence[Tensor]) -> None:
+    for i, one in enumerate(masks):
+        for j, other in enumerate(masks[:i]):
+            if bool((one & other).any()):
+                edge = _edges(graph, ports, one & other)[0]
+                raise GatewiseError(f"groups {names[j]!r} and {names[i]!r} share {edge}; groups are disjoint.")
+
+
+def _edges(graph: Graph, ports: Sequence[int], mask: Tensor) -> tuple[str, ...]:
+    return tuple(f"{graph.senders[sender]}->{graph.ports[ports[place]]}" for place, sender in mask.nonzero().tolist())
+
+
+def measure(on: Batches, gates: Sequence[Gate]) -> tuple[list[Tensor], Tensor]:
+    """Worth of all sets of players of gates [set, example] each, and the margin's difference between runs [example]."""
+    found: list[list[Tensor]] = [[] for _ in gates]
+    totals = []
+    for receivers in on:
+        for gate, parts in zip(gates, found, strict=True):
+            parts.append(receivers.values(gate.node, *gate.rows(range(1 << len(gate.masks)))).cpu())
+        totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
+    return [torch.cat(parts, dim=-1) for parts in found], _checked(torch.cat(totals))
+
+
+def _checked(total: Tensor) -> Tensor:
+    if not math.isfinite(float(total.mean())) or float(total.mean().abs()) < 1e-6:
+        raise GatewiseError(
+            f"the margin differs by {float(total.mean()):.2g} between the clean and the corrupted run on average, so "
+            f"that shares of it mean nothing. Use pairs that the model tells apart."
+        )
+    return total
+
+
+def in_context(table: Tensor, groups: int, rest: Rest) -> Tensor:
+    """The sets of a table [set, example] that a context leaves, from what the rest alone is worth."""
+    if rest == "player":
+        return table
+    without, with_rest = table.reshape(2, 1 << groups, -1).unbind()
+    return without if rest == "corrupted" else with_rest - with_rest[:1]
+
+
+def confirmed(on: Batches, tested: Sequence[tuple[Gate, Interaction]]) -> list[Interaction]:
+    """The same interactions, with what the largest dividend of each becomes on the margin of the whole model."""
+    contrasts = [_contrast(gate, found) for gate, found in tested]
+    margins: list[list[Tensor]] = [[] for _ in tested]  # [side, example] of each batch
+    for receivers in on:
+        for contrast, parts in zip(contrasts, margins, strict=True):
+            parts.append(contrast(receivers).cpu())
+    results = []
+    for (_, found), parts in zip(tested, margins, strict=True):
+        names, at_receiver = found.interaction
+        values = torch.cat(parts, dim=-1).T
+        shares, drawn = values.mean(dim=0) / found.total.mean(), found._resampled(values)
+        count = len(found.total)
+        by_side = {side: _interval(float(shares[i]), drawn[:, i], count) for i, side in enumerate(SIDES)}
+        results.append(replace(found, confirmed=Confirmation(names, at_receiver, by_side)))
+    return results
+
+
+def _contrast(gate: Gate, found: Interaction) -> Callable[[Receivers], Tensor]:
+    """The sum behind the largest dividend, on the true margin. -> [side, example]"""
+    names = found.interaction[0]
+    members = [i for i, name in enumerate(found.players) if name in names]
+    sets = [sum(1 << member for j, member in enumerate(members) if bits >> j & 1) for bits in range(1 << len(members))]
+    if found.rest == "clean":
+        sets = [bits | 1 << len(gate.groups) for bits in sets]
+    signs = torch.tensor([(-1.0) ** (len(members) - bits.bit_count()) for bits in range(1 << len(members))]).double()
+
+    def contrast(receivers: Receivers) -> Tensor:
+        rows = gate.rows(sets)
+        if gate.node == LOGITS:  # what is put into the logits is the margin
+            return (signs @ receivers.values(gate.node, *rows).cpu()).expand(len(SIDES), -1)
+        outputs = receivers.outputs(gate.node, *rows)
+        margins = [receivers.margins_with(gate.node, outputs, side) for side in SIDES]
+        return torch.stack([signs @ values.cpu() for values in margins])
+
+    return contrast
+
+
+def _names(names: Sequence[str], bits: int) -> Names:
+    return frozenset(name for i, name in enumerate(names) if bits >> i & 1)
+
+
+def _interval(value: float, drawn: Tensor, count: int) -> Interval:
+    known = drawn[~drawn.isnan()]
+    low, high = map(float, middle_part(known)) if len(known) else (math.nan, math.nan)
+    return Interval(value, low, high, count)
+
+
+def _short(found: Interval) -> str:
+    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+
+
+def _plain(found: Interval) -> dict[str, float | None]:
+    values = {"value": found.value, "low": found.low, "high": found.high}
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
