@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.cli import main as cli
-from gatewise.cli.settings import parameters_of, parse_settings
-from gatewise.errors import GatewiseError
 from gatewise.methods.registry import methods
 
 
@@ -105,55 +101,3 @@ def test_methods(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert list(listed) == list(methods())
     assert listed["eap"]["parameters"]["combine"] == {"default": "sum", "values": "sum or max"}
-
-
-@dataclass(frozen=True)
-class Config:
-    count: int = 1
-    rate: float = 0.5
-    flag: bool = False
-    way: Literal["a", "b"] = "a"
-    batch: int | None = None
-    name: str | None = "x"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("count=3", 3),
-        ("rate=1e-3", 1e-3),
-        ("flag=yes", True),
-        ("flag=False", False),
-        ("way=b", "b"),
-        ("batch=none", None),
-        ("batch=4", 4),
-        ("name=none", None),
-        ("name= a=b", "a=b"),
-    ],
-)
-def test_values_by_type(text: str, expected: Any) -> None:
-    (value,) = parse_settings("m", Config, [text]).values()
-    assert value == expected
-    assert type(value) is type(expected)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("count=1.5", "a whole number"),
-        ("rate=fast", "a number"),
-        ("flag=maybe", "true or false"),
-        ("way=c", "a or b"),
-        ("batch=x", "a whole number or none"),
-    ],
-)
-def test_wrong_values(text: str, message: str) -> None:
-    with pytest.raises(GatewiseError, match=f"--set {text}: expected {message}"):
-        parse_settings("m", Config, [text])
-
-
-def test_every_parameter_of_every_method_can_be_set() -> None:
-    for method in methods().values():
-        for parameter in parameters_of(method.config).values():
-            parsed = parse_settings(method.name, method.config, [f"{parameter.name}={parameter.default}"])
-            assert parsed == {parameter.name: parameter.default}

@@ -55,13 +55,12 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def found() -> Investigation:
     model = gw.load_model("tiny")
-    command = "gatewise run tiny --edges 64 --examples 4"
-    return investigate(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1, command=command)
+    return investigate(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1)
 
 
 @pytest.fixture(scope="session")
 def _data(found: Investigation) -> dict[str, Any]:
-    return report_data(found)
+    return report_data(found, lambda changes: f"gatewise run tiny {dict(changes)}")
 
 
 @pytest.fixture

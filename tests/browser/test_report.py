@@ -52,7 +52,7 @@ def test_says_what_was_found(open_page: Open, data: dict[str, Any], found: Inves
     assert page.locator("h1").inner_text() == "ioi in tiny"
     assert page.locator(".fact").count() == 3
     assert page.locator("#trust li").count() == len(data["trust"])
-    assert found.command in page.locator("#command").inner_text()
+    assert "gatewise run tiny {}" in page.locator("#command").inner_text()
     assert names(page) == set(found.gates.sound)
     assert shown(page) == len(found.gates.sound)
     for word in ("AND", "OR", "ADDER"):

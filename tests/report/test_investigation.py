@@ -116,15 +116,16 @@ def test_warnings_come_first_and_follow_the_numbers(found: Investigation) -> Non
     assert next(v.level for v in steady if v.title == "Stability") == "good"
 
 
-def test_next_steps_are_commands_that_change_one_thing(found: Investigation) -> None:
-    command = "gatewise run tiny --task 'my tasks/a.csv' --method eap --edges 64 --examples 8 --seed 0 --out here"
-    steps = dict(next_steps(replace(found, command=command, stability={"ns": 0.1, "dn": 0.9})))
-    start = "gatewise run tiny --task 'my tasks/a.csv' --method eap --edges 64 --examples"
-    assert steps["test every gate, not only the strongest"] == f"{start} 8 --seed 0 --all"
-    assert steps["more pairs make the circuit steadier"] == f"{start} 32 --seed 0"
-    assert "test every gate, not only the strongest" not in dict(next_steps(replace(found, all_gates=True)))
-    without = dict(next_steps(found))["test every gate, not only the strongest"]
-    assert without == "gatewise run tiny --task ioi --method eap --edges 64 --examples 8 --seed 0 --all"
+def test_next_steps_change_one_thing(found: Investigation) -> None:
+    shaky = replace(found, stability={"ns": 0.1, "dn": 0.9})
+    steps = {step.why: step.changes for step in next_steps(shaky)}
+    assert steps["test every gate, not only the strongest"] == {"all_gates": True}
+    assert steps["more pairs make the circuit steadier"] == {"examples": 32}
+    assert all("all_gates" not in step.changes for step in next_steps(replace(found, all_gates=True)))
+    assert {"why": "more pairs make the circuit steadier", "command": "examples=32"} in report_data(shaky)["next"]
+    data = report_data(shaky, lambda changes: f"run {sorted(changes)}")
+    assert {"why": "more pairs make the circuit steadier", "command": "run ['examples']"} in data["next"]
+    assert data["command"] == "run []"
 
 
 def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found: Investigation) -> None:

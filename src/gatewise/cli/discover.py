@@ -82,7 +82,7 @@ def discover_command(
 
 def methods_command(as_json: JsonOption = False) -> None:
     """List the methods with their parameters and defaults, which `gatewise discover --set` changes."""
-    from gatewise.cli.settings import parameters_of
+    from gatewise.methods.parameters import parameters_of
     from gatewise.methods.registry import methods
 
     if as_json:
@@ -119,13 +119,20 @@ def _sizes(texts: list[str]) -> list[int]:
 
 
 def parse_parameters(method: str, settings: list[str]) -> dict[str, Any]:
-    from gatewise.cli.settings import parse_settings
+    """The parameters in the `key=value` texts of --set; the last of several values for a key counts."""
+    from gatewise.methods.parameters import parse_parameter
     from gatewise.methods.registry import methods
 
     known = methods()
     if method not in known:
         raise GatewiseError(f"there is no method {method!r}; there are {', '.join(known)}.")
-    return parse_settings(method, known[method].config, settings)
+    found = {}
+    for text in settings:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise GatewiseError(f"--set {text!r} has no '='; write it as key=value.")
+        found[key] = parse_parameter(method, known[method].config, key, value)
+    return found
 
 
 def _make_folder(folder: Path) -> None:

@@ -28,7 +28,10 @@ from gatewise.cli.options import (
 from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gatewise.models.model import Model
+    from gatewise.report.data import Command
     from gatewise.report.investigation import Investigation
     from gatewise.report.verdicts import Verdict
     from gatewise.tasks import Task
@@ -59,13 +62,14 @@ def run_command(
     """
     parameters = parse_parameters(method, settings or [])
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
-    command = ["gatewise", "run", model, "--task", task, "--method", method, "--edges", str(edges)]
-    command += ["--sizes", sizes] if sizes else []
-    command += ["--all"] if all_gates else []
-    command += ["--examples", str(examples), "--random", str(random), "--seed", str(seed)]
-    command += [word for setting in settings or [] for word in ("--set", setting)]
-    command += ["--memory", memory] if memory else []
-    command += ["--out", str(folder)]
+    given = {
+        "model": model, "task": task, "method": method, "edges": edges, "sizes": sizes, "all_gates": all_gates,
+        "examples": examples, "random": random, "seed": seed, "settings": settings, "memory": memory,
+    }  # fmt: skip
+
+    def command(changes: Mapping[str, Any]) -> str:
+        return _command({**given, **changes}, None if changes else folder)
+
     smaller = None if sizes is None else _numbers(sizes)
     _make_folder(folder)
     from gatewise.report.investigation import investigate
@@ -84,14 +88,24 @@ def run_command(
             seed=seed,
             memory=memory,
             store=kept,
-            command=shlex.join(command),
             **parameters,
         )
-    files = found.save(folder)
+    files = found.save(folder, command)
     if as_json:
-        print(json.dumps(_content(found, files), indent=2))
+        print(json.dumps(_content(found, files, command), indent=2))
     else:
-        _show(found, files)
+        _show(found, files, command)
+
+
+def _command(given: Mapping[str, Any], out: Path | None) -> str:
+    """The command line of an investigation with these arguments."""
+    words = ["gatewise", "run", given["model"]]
+    for name in ("task", "method", "edges", "sizes", "examples", "random", "seed", "memory"):
+        words += [f"--{name}", str(given[name])] if given[name] is not None else []
+    words += ["--all"] if given["all_gates"] else []
+    words += [word for setting in given["settings"] or [] for word in ("--set", setting)]
+    words += ["--out", str(out)] if out is not None else []
+    return shlex.join(words)
 
 
 def _task(model: Model, name: str, task: str, examples: int, seed: int) -> Task:
@@ -124,14 +138,13 @@ def _numbers(text: str) -> list[int]:
         raise GatewiseError(f"--sizes {text}: expected whole numbers such as 50,100.") from None
 
 
-def _content(found: Investigation, files: list[Path]) -> dict[str, Any]:
+def _content(found: Investigation, files: list[Path], command: Command) -> dict[str, Any]:
     from gatewise.report.data import report_data
 
-    data = report_data(found)
-    shown = ("model", "headline", "sizes", "facts", "trust", "next", "curves", "proportions", "agreement")
+    data = report_data(found, command)
+    shown = ("command", "model", "headline", "sizes", "facts", "trust", "next", "curves", "proportions", "agreement")
     stability = None if found.stability is None else dict(found.stability)
     return {
-        "command": found.command,
         **{key: data[key] for key in shown},
         "stability": stability,
         "calibration": None
@@ -142,7 +155,7 @@ def _content(found: Investigation, files: list[Path]) -> dict[str, Any]:
     }
 
 
-def _show(found: Investigation, files: list[Path]) -> None:
+def _show(found: Investigation, files: list[Path], command: Command) -> None:
     from gatewise.report.verdicts import facts, next_steps, trust
 
     console = Console(highlight=False)
@@ -160,8 +173,8 @@ def _show(found: Investigation, files: list[Path]) -> None:
         _print(console, verdict)
     console.print(Text("What next?", style="bold"))
     console.print(Text(f"  open {files[0]} in a browser: the circuit to explore"), soft_wrap=True)
-    for why, command in next_steps(found):
-        console.print(Text.assemble((f"  {why}:\n", "dim"), f"  {command}"), soft_wrap=True)
+    for step in next_steps(found):
+        console.print(Text.assemble((f"  {step.why}:\n", "dim"), f"  {command(step.changes)}"), soft_wrap=True)
 
 
 def _print(console: Console, verdict: Verdict) -> None:

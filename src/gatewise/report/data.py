@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 TABLES_PER_RECEIVER = 40  # in the page; `tables.json` has all
 
 
-def report_data(found: Investigation) -> dict[str, Any]:
-    """Everything the page shows."""
+Command = Callable[[Mapping[str, Any]], str]  # arguments that differ from this investigation's -> how to run it
+
+
+def report_data(found: Investigation, command: Command | None = None) -> dict[str, Any]:
+    """Everything the page shows. command: what to type to repeat the investigation, with changed arguments or none."""
+    write = command or _as_arguments
     edges = union([circuit for circuits in found.searches.values() for circuit in circuits])
     index = {edge: place for place, edge in enumerate(edges)}
     names = found.graph.edges
@@ -43,7 +47,7 @@ def report_data(found: Investigation) -> dict[str, Any]:
         "edges": _edges_data(found, edges, by_name),
         "facts": [asdict(verdict) for verdict in facts(found)],
         "trust": [asdict(verdict) for verdict in trust(found)],
-        "next": [{"why": why, "command": command} for why, command in next_steps(found)],
+        "next": [{"why": step.why, "command": write(step.changes)} for step in next_steps(found)],
         "curves": {name: [_evaluation(one) for one in curve] for name, curve in found.curves.items()},
         "proportions": _proportions(found),
         "agreement": None if found.agreement is None else found.agreement.to_json(),
@@ -51,8 +55,13 @@ def report_data(found: Investigation) -> dict[str, Any]:
         "examples": [asdict(example) for example in found.examples],
         "provenance": dict(record),
         "seconds": round(found.seconds, 1),
-        "command": found.command,
+        "command": write({}),
     }
+
+
+def _as_arguments(changes: Mapping[str, Any]) -> str:
+    """For those who investigate in Python."""
+    return ", ".join(f"{name}={value!r}" for name, value in changes.items())
 
 
 def graph_data(graph: Graph) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
@@ -26,6 +26,9 @@ from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, stro
 from gatewise.report.examples import ShownExample, shown_examples
 from gatewise.store import Store
 from gatewise.tasks.catalogue import Task
+
+if TYPE_CHECKING:
+    from gatewise.report.data import Command
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 CIRCUITS = ("ns|dn", *SEARCHES)  # what is drawn and measured; ns|dn is the union
@@ -53,7 +56,6 @@ class Investigation:
     examples: tuple[ShownExample, ...]
     problems: tuple[str, ...] = ()  # what makes the task doubtful for the model
     seconds: float = 0.0
-    command: str = ""  # that repeats it
     seed: int = 0
     all_gates: bool = False  # whether all edges were tested, not only those of the strongest gates
 
@@ -66,15 +68,18 @@ class Investigation:
         found: dict[str, Circuit] = {name: circuits[size] for name, circuits in self.searches.items()}
         return {"ns|dn": found["ns"] | found["dn"], **found}
 
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write `report.html`, `gates.json`, `tables.json` and the circuits; returns the files, the report first."""
+    def save(self, folder: str | Path, command: Command | None = None) -> list[Path]:
+        """Write `report.html`, `gates.json`, `tables.json` and the circuits; returns the files, the report first.
+
+        command: see `report_data`.
+        """
         from gatewise.report.data import report_data, tables_data
         from gatewise.report.files import save_files
         from gatewise.report.page import write_page
 
         folder = Path(folder)
         written = [folder / "report.html"]
-        write_page(written[0], report_data(self))
+        write_page(written[0], report_data(self, command))
         return written + save_files(self, folder, tables_data(self))
 
     def __repr__(self) -> str:
@@ -96,7 +101,6 @@ def investigate(
     seed: int = 0,
     memory: int | str | None = None,
     store: Store | str | Path | None = None,
-    command: str = "",
     **parameters: Any,
 ) -> Investigation:
     """Find circuits of `edges` edges by noising, denoising and both, their gates, and how good they are.
@@ -134,7 +138,6 @@ def investigate(
         shown_examples(model, task.test[:examples], {"ns|dn": gates.sound, **found}, memory=memory),
         tuple(problems),
         time.time() - started,
-        command,
         seed,
         all_gates,
     )

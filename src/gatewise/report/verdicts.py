@@ -5,9 +5,9 @@ The terminal and the page print the same sentences, made here.
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gatewise.gate_types import GATE_TYPES
 
@@ -29,6 +29,14 @@ class Verdict:
     level: Level
     title: str
     text: str
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """Another investigation that is worth it: why, and with what it differs from this one."""
+
+    why: str
+    changes: Mapping[str, Any]  # of the task (`examples`) or of `investigate`
 
 
 def headline(found: Investigation) -> str:
@@ -55,39 +63,20 @@ def trust(found: Investigation) -> list[Verdict]:
     return sorted(listed, key=lambda verdict: order.index(verdict.level))
 
 
-def next_steps(found: Investigation) -> list[tuple[str, str]]:
-    """(why, command) pairs."""
+def next_steps(found: Investigation) -> list[NextStep]:
+    """What the numbers suggest, the simplest first."""
     edges, steps = len(found.gates.ns), []
-    words = _command(found)
     if found.curves["ns|dn"][-1].recovered_margin < 0.8 and edges * 2 <= found.graph.n_edges:
-        steps.append(("a larger circuit keeps more of the task", _changed(words, "--edges", str(edges * 2))))
+        steps.append(NextStep("a larger circuit keeps more of the task", {"edges": edges * 2}))
     if found.agreement is not None and not found.all_gates:
-        steps.append(("test every gate, not only the strongest", _changed(words, "--all")))
+        steps.append(NextStep("test every gate, not only the strongest", {"all_gates": True}))
     if found.stability and min(found.stability.values()) < OVERLAP_GOOD:
-        more = str(int(found.gates.ns.provenance["examples"]) * 4)
-        steps.append(("more pairs make the circuit steadier", _changed(words, "--examples", more)))
+        pairs = int(found.gates.ns.provenance["examples"])
+        steps.append(NextStep("more pairs make the circuit steadier", {"examples": pairs * 4}))
     if found.calibration and min(one.rank_correlation for one in found.calibration.values()) < CORRELATION_GOOD:
-        exact = _changed(_changed(words, "--method", "acdc"), "--edges", str(min(edges, 100)))
-        steps.append(("search with exact effects instead of estimates (slow)", exact))
-    return [(why, shlex.join(words)) for why, words in steps]
-
-
-def _command(found: Investigation) -> list[str]:
-    """The words of the command that made it, without its folder; or those that would make it."""
-    if found.command:
-        words = shlex.split(found.command)
-        place = words.index("--out") if "--out" in words else len(words)
-        return words[:place] + words[place + 2 :]
-    record = found.gates.ns.provenance
-    words = ["gatewise", "run", found.model, "--task", record["task"], "--method", record["method"]]
-    more = {"--edges": len(found.gates.ns), "--examples": record["examples"], "--seed": record["seed"]}
-    return words + [str(word) for option in more.items() for word in option]
-
-
-def _changed(words: list[str], option: str, *value: str) -> list[str]:
-    """The command with this option set."""
-    place = words.index(option) if option in words else len(words)
-    return [*words[:place], option, *value, *words[place + 1 + len(value) :]]
+        exact = {"method": "acdc", "edges": min(edges, 100), "sizes": None}
+        steps.append(NextStep("search with exact effects instead of estimates (slow)", exact))
+    return steps
 
 
 def _faithful(union: Evaluation, joint: Evaluation) -> Verdict:
@@ -164,7 +153,7 @@ def _stability(found: Investigation) -> Verdict | None:
     listed = ", ".join(f"{name} {share:.0%}" for name, share in found.stability.items())
     text = f"Two halves of the pairs find circuits that share this much of their edges: {listed}."
     if worst < OVERLAP_POOR:
-        text += " Single edges may be accidents of the prompts; give more --examples."
+        text += " Single edges may be accidents of the prompts; give more examples."
     return Verdict(_level(worst, OVERLAP_GOOD, OVERLAP_POOR), "Stability", text)
 
 
@@ -176,7 +165,7 @@ def _calibration(found: Investigation) -> Verdict | None:
     count = min(len(one.exact) for one in found.calibration.values())
     text = f"Rank correlation of the scores with exact effects, for {count} edges of each circuit: {listed}."
     if worst < CORRELATION_POOR:
-        text += " The scores are rough estimates; exact search (--method acdc) is slower and sure."
+        text += " The scores are rough estimates; exact search (method acdc) is slower and sure."
     return Verdict(_level(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
 
 

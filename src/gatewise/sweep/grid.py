@@ -168,10 +168,10 @@ def _methods(value: Any) -> dict[str, dict[str, tuple[Any, ...]]]:
 
 def _values(method: str, config: type[Any], key: str, given: Any) -> tuple[Any, ...]:
     """Values of a parameter, each as `gatewise discover --set` would take it."""
-    from gatewise.cli.settings import parse_settings
+    from gatewise.methods.parameters import parse_parameter
 
     plain = _list(given, f"methods.{method}.{key}", (str, int, float, bool))
-    return tuple(parse_settings(method, config, [f"{key}={value}"])[key] for value in plain)
+    return tuple(parse_parameter(method, config, key, str(value)) for value in plain)
 
 
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:

@@ -1,10 +1,10 @@
-"""`--set key=value`: text into the parameters of a method, by the types of its config's fields."""
+"""Parameters of a method from text, by the types of its config's fields."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gatewise.errors import GatewiseError
@@ -38,29 +38,19 @@ def parameters_of(config: type[Any]) -> dict[str, Parameter]:
     return {field.name: Parameter(field.name, hints[field.name], field.default) for field in dataclasses.fields(config)}
 
 
-def parse_settings(method: str, config: type[Any], texts: Sequence[str]) -> dict[str, Any]:
-    """The keyword arguments in `key=value` texts; the last of several values for a key counts."""
+def parse_parameter(method: str, config: type[Any], name: str, text: str) -> Any:
+    """The value that a text means for one of the method's parameters."""
     known = parameters_of(config)
-    found = {}
-    for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals:
-            raise GatewiseError(f"--set {text!r} has no '='; write it as key=value.")
-        if key not in known:
-            raise GatewiseError(f"{method} has no parameter {key!r}; its parameters are {', '.join(known)}.")
-        found[key] = _parse(known[key], value)
-    return found
-
-
-def _parse(parameter: Parameter, text: str) -> Any:
-    for kind in _alternatives(parameter.type):
+    if name not in known:
+        raise GatewiseError(f"{method} has no parameter {name!r}; its parameters are {', '.join(known)}.")
+    for kind in _alternatives(known[name].type):
         try:
             if get_origin(kind) is Literal:
                 return {str(choice): choice for choice in get_args(kind)}[text]
             return _PLAIN[kind](text)
         except (ValueError, KeyError):
             continue
-    raise GatewiseError(f"--set {parameter.name}={text}: expected {parameter.values}.")
+    raise GatewiseError(f"{name}={text}: expected {known[name].values}.")
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
