@@ -24,7 +24,7 @@ from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
 Shard = tuple[int, int]  # which one, of how many
-Parts = Mapping[int, Tensor]
+PartScores = Mapping[int, Tensor]
 
 
 def score_shard(
@@ -46,7 +46,7 @@ def score_shard(
 def join_scores(
     model: Model,
     pairs: Pairs,
-    shards: Iterable[Parts],
+    shards: Iterable[PartScores],
     method: str = "eap",
     direction: SearchDirection = "ns",
     *,
@@ -79,7 +79,7 @@ def join_evaluations(
     model: Model,
     pairs: Pairs,
     circuits: Sequence[Circuit],
-    shards: Iterable[Parts],
+    shards: Iterable[PartScores],
     *,
     random_circuits: int = 3,
     names: Sequence[str] = (),
@@ -114,7 +114,7 @@ def _asked(
     return problem, chosen, config
 
 
-def _joined(shards: Iterable[Parts]) -> dict[int, Tensor]:
+def _joined(shards: Iterable[PartScores]) -> dict[int, Tensor]:
     found: dict[int, Tensor] = {}
     for shard in shards:
         if twice := sorted(set(shard) & set(found)):

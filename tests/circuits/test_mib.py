@@ -12,7 +12,7 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.circuits.mib import SHARES, Entry, write_submission
+from gatewise.circuits.mib import SHARES, SubmittedCircuit, write_submission
 from gatewise.cli import main as cli
 from gatewise.errors import GatewiseError
 
@@ -67,7 +67,7 @@ def check_schema(content: dict[str, Any], *, parallel: bool, scores: bool = True
 @pytest.mark.parametrize("parallel", [False, True])
 def test_importances_have_the_schema_and_read_back(tmp_path: Path, parallel: bool) -> None:
     circuit = scored(graph=Graph.transformer(3, 4, 16, parallel=parallel))
-    written = write_submission([Entry(circuit, "c.json")], tmp_path)
+    written = write_submission([SubmittedCircuit(circuit, "c.json")], tmp_path)
     assert written == {"ioi_gpt2": [tmp_path / "ioi_gpt2" / "importances.json"]}
     assert sorted(p.name for p in (tmp_path / "ioi_gpt2").iterdir()) == ["importances.json"]
     content = json.loads((tmp_path / "ioi_gpt2" / "importances.json").read_text())
@@ -82,20 +82,20 @@ def test_importances_have_the_schema_and_read_back(tmp_path: Path, parallel: boo
 def test_the_largest_importances_are_the_circuit_whichever_order_it_was_chosen_by(tmp_path: Path) -> None:
     for by_size in (True, False):
         circuit = scored(by_size=by_size)
-        write_submission([Entry(circuit, "c.json")], tmp_path)
+        write_submission([SubmittedCircuit(circuit, "c.json")], tmp_path)
         edges = json.loads((tmp_path / "ioi_gpt2" / "importances.json").read_text())["edges"]
         best = sorted(edges, key=lambda name: -edges[name]["score"])[:20]
         assert set(best) == set(circuit.edges)
     odd = Circuit(GRAPH, ~scored(20).mask, scored().scores, {"task": "ioi", "model": "gpt2"})
     with pytest.raises(GatewiseError, match="--rank"):
-        write_submission([Entry(odd, "odd.json")], tmp_path)
-    write_submission([Entry(odd, "odd.json")], tmp_path, rank="signed")
+        write_submission([SubmittedCircuit(odd, "odd.json")], tmp_path)
+    write_submission([SubmittedCircuit(odd, "odd.json")], tmp_path, rank="signed")
 
 
 def test_several_sizes_become_circuits(tmp_path: Path) -> None:
     graph = Graph.transformer(6, 8, 16)  # 3,628 edges
     sizes = [int(share * graph.n_edges) for share in SHARES]
-    entries = [Entry(scored(size, graph), f"{size}.json") for size in reversed(sizes)]
+    entries = [SubmittedCircuit(scored(size, graph), f"{size}.json") for size in reversed(sizes)]
     write_submission(entries, tmp_path)
     files = sorted((tmp_path / "ioi_gpt2").iterdir())
     assert [path.name for path in files] == sorted(f"{share:g}.json" for share in SHARES)
@@ -119,7 +119,7 @@ def test_several_sizes_become_circuits(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_folders(tmp_path: Path, task: str, model: str, folder: str) -> None:
-    assert list(write_submission([Entry(scored(), "c", task, model)], tmp_path)) == [folder]
+    assert list(write_submission([SubmittedCircuit(scored(), "c", task, model)], tmp_path)) == [folder]
     assert (tmp_path / folder / "importances.json").exists()
 
 
@@ -134,7 +134,7 @@ def test_names_of_folders(tmp_path: Path, task: str, model: str, folder: str) ->
 )
 def test_what_cannot_be_submitted(tmp_path: Path, circuit: Circuit, says: str) -> None:
     with pytest.raises(GatewiseError, match=says):
-        write_submission([Entry(circuit, "c.json")], tmp_path)
+        write_submission([SubmittedCircuit(circuit, "c.json")], tmp_path)
     assert not list(tmp_path.iterdir())
 
 

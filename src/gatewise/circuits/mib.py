@@ -38,7 +38,7 @@ _PROVENANCE = ("method", "direction", "parameters", "seed", "examples", "model",
 
 
 @dataclass(frozen=True)
-class Entry:
+class SubmittedCircuit:
     """One circuit to submit. Task and model default to what the circuit's provenance says."""
 
     circuit: Circuit
@@ -46,7 +46,7 @@ class Entry:
     task: str = ""
     model: str = ""
 
-    def named(self) -> Entry:
+    def named(self) -> SubmittedCircuit:
         """With its names; an error if they are not known."""
         said = self.circuit.provenance
         task, model = self.task or str(said.get("task", "")), self.model or str(said.get("model", ""))
@@ -63,7 +63,9 @@ class Entry:
         return f"{task}_{_plain(model)}"
 
 
-def write_submission(entries: Sequence[Entry], out: str | Path, *, rank: Rank = "auto") -> dict[str, list[Path]]:
+def write_submission(
+    entries: Sequence[SubmittedCircuit], out: str | Path, *, rank: Rank = "auto"
+) -> dict[str, list[Path]]:
     """Write the folders. Gives folder -> its files.
 
     One circuit of a task and model has to have scores, and gives importances. Several give circuits: for each of MIB's
@@ -71,8 +73,8 @@ def write_submission(entries: Sequence[Entry], out: str | Path, *, rank: Rank = 
     """
     if rank not in RANKS:
         raise GatewiseError(f"rank is one of {', '.join(RANKS)}, got {rank!r}.")
-    grouped: dict[str, list[Entry]] = {}
-    for entry in map(Entry.named, entries):
+    grouped: dict[str, list[SubmittedCircuit]] = {}
+    for entry in map(SubmittedCircuit.named, entries):
         grouped.setdefault(entry.folder, []).append(entry)
     if not grouped:
         raise GatewiseError("a submission needs at least one circuit.")
@@ -87,7 +89,7 @@ def write_submission(entries: Sequence[Entry], out: str | Path, *, rank: Rank = 
     return written
 
 
-def _contents(group: list[Entry], rank: Rank) -> Mapping[str, dict[str, Any]]:
+def _contents(group: list[SubmittedCircuit], rank: Rank) -> Mapping[str, dict[str, Any]]:
     """File name -> content."""
     for entry in group:
         graph = entry.circuit.graph
@@ -112,7 +114,7 @@ def _contents(group: list[Entry], rank: Rank) -> Mapping[str, dict[str, Any]]:
     return files
 
 
-def _importances(entry: Entry, rank: Rank) -> dict[str, Any]:
+def _importances(entry: SubmittedCircuit, rank: Rank) -> dict[str, Any]:
     circuit = entry.circuit
     if circuit.scores is None:
         raise GatewiseError(
@@ -156,7 +158,7 @@ def _plain(name: str) -> str:
     return found
 
 
-def _readme(grouped: Mapping[str, Sequence[Entry]]) -> str:
+def _readme(grouped: Mapping[str, Sequence[SubmittedCircuit]]) -> str:
     lines = ["# Circuits for the circuit track of MIB", "", "Made with gatewise; one folder per task and model.", ""]
     for name, group in grouped.items():
         lines += [f"## {name}", ""]

@@ -31,9 +31,9 @@ def mib_command(
         gatewise mib found/eap-ns-500.json --out submission
     """
     from gatewise.circuits.circuit import Circuit
-    from gatewise.circuits.mib import Entry, Rank, write_submission
+    from gatewise.circuits.mib import Rank, SubmittedCircuit, write_submission
 
-    entries = [Entry(Circuit.load(path), str(path), task, model) for path in circuits]
+    entries = [SubmittedCircuit(Circuit.load(path), str(path), task, model) for path in circuits]
     written = write_submission(entries, out, rank=cast("Rank", rank))  # checked there
     if as_json:
         print(json.dumps({name: [str(path) for path in paths] for name, paths in written.items()}, indent=2))

@@ -20,7 +20,7 @@ models_app = typer.Typer(help="List the built-in models, and fetch them.", invok
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedModel:
     """One line of the list."""
 
     name: str
@@ -30,13 +30,13 @@ class Entry:
     description: str
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ListedModel]:
     """The built-in models as they are on this machine."""
     listed = []
     for model in BUILT_IN.values():
         state, size = _state(model.name)
         megabytes = None if size is None else round(size / 1e6, 1)
-        listed.append(Entry(model.name, model.edges, state, megabytes, model.description))
+        listed.append(ListedModel(model.name, model.edges, state, megabytes, model.description))
     return listed
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gatewise.models.model import Model
     from gatewise.report.data import Command
     from gatewise.report.investigation import Investigation
-    from gatewise.report.verdicts import Verdict
+    from gatewise.report.verdicts import Remark
     from gatewise.tasks import Task
 
 _MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
@@ -177,7 +177,7 @@ def _show(found: Investigation, files: list[Path], command: Command) -> None:
         console.print(Text.assemble((f"  {step.why}:\n", "dim"), f"  {command(step.changes)}"), soft_wrap=True)
 
 
-def _print(console: Console, verdict: Verdict) -> None:
+def _print(console: Console, verdict: Remark) -> None:
     mark, colour = _MARKS[verdict.level]
     text = Text.assemble((f"{mark} ", colour), (f"{verdict.title} ", "bold"), verdict.text)
     console.print(Padding(text, (0, 2)))

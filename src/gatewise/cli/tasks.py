@@ -16,7 +16,7 @@ from gatewise.cli.options import DEFAULT_MODEL, JsonOption, load
 from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
-    from gatewise.evaluation.ability import Ability, Preview
+    from gatewise.evaluation.abilities import Ability, Preview
 
 tasks_app = typer.Typer(help="List tasks, show their examples, check your own.", no_args_is_help=True)
 
@@ -65,7 +65,7 @@ def show_task(
         gatewise tasks show ioi:corruption=all-names --model tiny
         gatewise tasks show my.csv -n 10
     """
-    from gatewise.evaluation.ability import preview
+    from gatewise.evaluation.abilities import preview
     from gatewise.tasks import task
 
     loaded = load(model)

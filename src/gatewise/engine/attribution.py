@@ -28,7 +28,7 @@ _RUNS_AT_ONCE = 8  # whose gradients are held together: saves time, costs a resi
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class _Reading:
     """Where one stage reads during a run: the points at which the gradient of L tells that of each port."""
 
     stage: Attention | Pointwise | None  # None: the logits
@@ -120,10 +120,10 @@ class Attribution:
         with torch.no_grad():
             return [_gather(reading, [next(found) for _ in reading.points]) for reading in readings]
 
-    def _run(self, start: Tensor, outputs: Tensor | None) -> list[Reading]:
+    def _run(self, start: Tensor, outputs: Tensor | None) -> list[_Reading]:
         """One plain run with all edges, and where its stages read."""
         nodes = self.model.graph.sender_slices
-        readings: list[Reading] = []
+        readings: list[_Reading] = []
 
         def write(index: int, x: Tensor) -> Tensor:
             stage = self.model.stages[index]
@@ -132,11 +132,11 @@ class Attribution:
                 written, points = self._attend(stage, x, self.prefix[index], into)
             else:
                 written, points = self._apply(stage, x, into)
-            readings.append(Reading(stage, x, points))
+            readings.append(_Reading(stage, x, points))
             return written
 
         last = walk(self.model, start, write)[-1][:, -1:]
-        return [*readings, Reading(None, last, (last[None],))]
+        return [*readings, _Reading(None, last, (last[None],))]
 
     def _attend(
         self, stage: Attention, x: Tensor, prefix: KeysValues | None, outputs: Tensor | None
@@ -184,7 +184,7 @@ def _fine(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _gather(reading: Reading, gradients: Sequence[Tensor]) -> StageGradient:
+def _gather(reading: _Reading, gradients: Sequence[Tensor]) -> StageGradient:
     """Take gradients at a reading's points through the norm, but not yet through the projections.
 
     With x^ = x (centred) times `scale`, the norm's Jacobian transposed takes g to

@@ -27,7 +27,7 @@ from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs
 
 Removal = frozenset[int]  # indices of edges
-Measure = Callable[[Tensor], Tensor]  # of last residuals [row, example, d] -> [row, example]
+ResidualMeasure = Callable[[Tensor], Tensor]  # of last residuals [row, example, d] -> [row, example]
 
 
 class Bench:
@@ -48,7 +48,7 @@ class Bench:
         return Divergence(self.model, self.reference.logits)
 
     @cached_property
-    def margin(self) -> Measure:
+    def margin(self) -> ResidualMeasure:
         return margin_of(self.model, self.pairs)
 
     def matters(self, port: int) -> bool:
@@ -137,7 +137,7 @@ def measure_removals(
     pairs: Pairs,
     circuit: Circuit,
     removals: Sequence[Removal],
-    measures: Callable[[Bench], Sequence[Measure]],
+    measures: Callable[[Bench], Sequence[ResidualMeasure]],
     direction: Direction = "ns",
     *,
     memory: int | str | None = None,

@@ -1,6 +1,6 @@
 """How good circuits are."""
 
-from gatewise.evaluation.ability import Ability, ability, check_task
+from gatewise.evaluation.abilities import Ability, ability, check_task
 from gatewise.evaluation.evaluations import MIB_SHARES, Evaluation, Evaluations, evaluate
 from gatewise.evaluation.knockouts import (
     Incompleteness,

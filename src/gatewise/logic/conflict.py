@@ -23,8 +23,8 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import Gate, Gates
 
-Verdict = Literal["conflict", "dissolved by OR", "dissolved by AND"]
-VERDICTS: tuple[Verdict, ...] = ("conflict", "dissolved by OR", "dissolved by AND")
+ClashVerdict = Literal["conflict", "dissolved by OR", "dissolved by AND"]
+VERDICTS: tuple[ClashVerdict, ...] = ("conflict", "dissolved by OR", "dissolved by AND")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Clash:
     edge: str
     keep: str  # its type in the task to keep
     remove: str  # its type in the task to remove
-    verdict: Verdict
+    verdict: ClashVerdict
     instead: tuple[str, ...] = ()  # what makes it dissolve: edges of the OR gate that stay, or of the AND gate that go
 
 
@@ -52,7 +52,7 @@ class Conflicts:
         """Whether no conflict is left."""
         return not any(clash.verdict == "conflict" for clash in self.clashes)
 
-    def counts(self) -> dict[Verdict, int]:
+    def counts(self) -> dict[ClashVerdict, int]:
         found = Counter(clash.verdict for clash in self.clashes)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
@@ -167,7 +167,7 @@ def _verdict(
     and_gates: Mapping[str, Gate],
     removed: set[str],
     chosen: Mapping[Gate, str | None],
-) -> tuple[Verdict, tuple[str, ...]]:
+) -> tuple[ClashVerdict, tuple[str, ...]]:
     if edge in removed:  # only an OR edge of the task to keep can be both
         return "dissolved by OR", tuple(other for other in or_gates[edge].edges if other not in removed)
     gate = and_gates.get(edge)

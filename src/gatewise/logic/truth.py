@@ -37,9 +37,9 @@ from gatewise.progress import progress_bar
 from gatewise.statistics import middle_part, resampling_weights
 from gatewise.tasks.pairs import Pairs
 
-Context = Literal["kept", "removed"]
-Measure = Literal["receiver", "margin", "kl"]
-MEASURES: tuple[Measure, ...] = ("receiver", "margin", "kl")
+TableContext = Literal["kept", "removed"]
+TableMeasure = Literal["receiver", "margin", "kl"]
+MEASURES: tuple[TableMeasure, ...] = ("receiver", "margin", "kl")
 _RESAMPLES = 200
 _CONFIDENCE = 0.95
 _KL_ERROR = 1e-3  # nats that KL, which never decides, may be too small by
@@ -51,7 +51,7 @@ class TruthTable:
 
     receiver: str
     edges: tuple[str, str]
-    context: Context
+    context: TableContext
     effects: Tensor  # [measure, which (i, j, both), example], of the measures that were asked for
     interplay: float  # t at the receiver
     interval: tuple[float, float]  # of t, over examples
@@ -83,7 +83,7 @@ def truth_tables(
     circuit: Circuit,
     *,
     of: Circuit | None = None,
-    measures: Sequence[Measure] = MEASURES,
+    measures: Sequence[TableMeasure] = MEASURES,
     smallest: float = 0.01,
     memory: int | str | None = None,
 ) -> list[TruthTable]:
@@ -152,7 +152,7 @@ def _keep_rows(tested: int, others: int) -> Tensor:
     return torch.cat([rest - chosen, chosen])
 
 
-def _pair_rows(tested: int, pair: int, i: int, j: int, context: Context) -> tuple[int, int, int, int]:
+def _pair_rows(tested: int, pair: int, i: int, j: int, context: TableContext) -> tuple[int, int, int, int]:
     """Rows that keep none, i, j and both of a pair."""
     block = 1 + tested + tested * (tested - 1) // 2
     if context == "kept":
@@ -160,7 +160,7 @@ def _pair_rows(tested: int, pair: int, i: int, j: int, context: Context) -> tupl
     return block, block + 1 + i, block + 1 + j, block + 1 + tested + pair
 
 
-def _measure(bench: Bench, port: int, senders: tuple[list[int], list[int]], measures: Sequence[Measure]) -> Tensor:
+def _measure(bench: Bench, port: int, senders: tuple[list[int], list[int]], measures: Sequence[TableMeasure]) -> Tensor:
     """The measures of all rows on one batch. [measure, row, example]"""
     edges = bench.graph.edge_index[port][[*senders[0], *senders[1]]]
     keep = _keep_rows(len(senders[0]), len(senders[1]))
@@ -191,7 +191,7 @@ def _tables(graph: Graph, port: int, tested: list[int], measured: Tensor, smalle
     """The tables of one port, in both contexts. measured: [measure, row, example]"""
     receiver, count = graph.ports[port], len(tested)
     pairs = list(itertools.combinations(range(count), 2))
-    contexts: tuple[Context, ...] = ("kept", "removed")
+    contexts: tuple[TableContext, ...] = ("kept", "removed")
     which = [(pair, i, j, context) for pair, (i, j) in enumerate(pairs) for context in contexts]
     rows = torch.tensor([_pair_rows(count, *one) for one in which])  # [table, (none, i, j, both)]
     values = measured[:, rows]

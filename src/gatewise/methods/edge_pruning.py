@@ -261,7 +261,7 @@ class Objective:
         for direction in self.directions:
             for first, pairs in parts:
                 prepared = self._prepared(turn, first, pairs, direction)
-                kl, into_mask = DenseEngine(self.model, prepared).gradient(matrix, Divergence(prepared))
+                kl, into_mask = DenseEngine(self.model, prepared).gradient(matrix, MeanDivergence(prepared))
                 share = len(pairs) / sum(len(one) for _, one in parts)
                 total += float(kl) * share
                 gradient += into_mask * share
@@ -279,7 +279,7 @@ class Objective:
         return prepared
 
 
-class Divergence:
+class MeanDivergence:
     """KL(reference || .) at the last position, mean over examples."""
 
     def __init__(self, prepared: Intervention) -> None:

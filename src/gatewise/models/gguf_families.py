@@ -20,7 +20,7 @@ from gatewise.models.gguf_file import RawTensor
 
 Array = npt.NDArray[np.float32]
 Config = dict[str, Any]
-Layout = Callable[[str, Array, Config], Array]  # GGUF's name of a tensor, as the file has it -> as Hugging Face does
+Rearrange = Callable[[str, Array, Config], Array]  # GGUF's name of a tensor, as the file has it -> as Hugging Face does
 
 ROPE_TENSORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")  # part of the configuration, not weights
 
@@ -80,7 +80,7 @@ class Family:
     module: str
     config: Callable[[Fields], Config]
     tensors: Mapping[str, str]
-    layout: Layout = lambda _name, weight, _config: weight
+    layout: Rearrange = lambda _name, weight, _config: weight
     layers: str = "model.layers"
 
 

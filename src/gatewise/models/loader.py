@@ -85,13 +85,13 @@ def load_model(
     target, label = (folder, folder.name) if folder is not None else (name, name)
     if name in BUILT_IN:
         label = name
-    number_type = _number_type(dtype or "float32")
+    number_type = as_number_type(dtype or "float32")
     if folder is not None:
         _check_folder(folder, trust_pickle)
         module = _pretrained(target, number_type, trust_pickle)
     else:
         module = _from_hub(name, number_type, trust_pickle)
-    found = _tokenizer(tokenizer if tokenizer is not None else target)
+    found = load_tokenizer(tokenizer if tokenizer is not None else target)
     return _adapt(_move(module, device), found, label, qkv)
 
 
@@ -117,12 +117,12 @@ def _from_module(module: Any, dtype: Any, device: Any, qkv: QKV, tokenizer: Any)
     else:
         view = _frozen_view(module)
     if dtype is not None:
-        number_type = _number_type(dtype)
+        number_type = as_number_type(dtype)
         for parameter in view.parameters():
             parameter.data = parameter.data.to(number_type)
     given = str(getattr(module, "name_or_path", "")).rstrip("/")
     name = given.rsplit("/", 1)[-1] if Path(given).is_dir() else given
-    found = None if tokenizer is None else _tokenizer(tokenizer)
+    found = None if tokenizer is None else load_tokenizer(tokenizer)
     return _adapt(view if device is None else _move(view, device), found, name or type(module).__name__, qkv)
 
 
@@ -303,7 +303,7 @@ def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool
     return module
 
 
-def _tokenizer(source: Any) -> Any:
+def load_tokenizer(source: Any) -> Any:
     """A tokenizer from a folder or an id, or the one given; None if a folder has none."""
     if not isinstance(source, (str, Path)):
         return source
@@ -333,7 +333,7 @@ def _move(module: Any, device: Any) -> Any:
         ) from error
 
 
-def _number_type(dtype: Any) -> torch.dtype:
+def as_number_type(dtype: Any) -> torch.dtype:
     import torch
 
     name = str(dtype).removeprefix("torch.")

@@ -26,7 +26,7 @@ from gatewise.errors import GatewiseError
 from gatewise.methods.acdc import AcdcConfig
 from gatewise.methods.contract import Problem
 from gatewise.methods.eap import BLOCKS
-from gatewise.methods.edge_pruning import Divergence, EdgePruningConfig, even
+from gatewise.methods.edge_pruning import EdgePruningConfig, MeanDivergence, even
 from gatewise.plan.count import Counter
 from gatewise.plan.rates import measure_rates
 from gatewise.plan.sources import Subject, subject
@@ -177,7 +177,7 @@ def _edge_pruning(about: Subject, directions: tuple[Direction, ...], memory: int
     parts = [part for _, part in batches(model, steps[0], memory, gradient=True)]
     with Counter() as preparing:
         prepared = prepare(model, parts[0])
-        reference = Divergence(prepared)
+        reference = MeanDivergence(prepared)
     kept = prepared.other.nbytes + sum(base.nbytes for base in prepared.base) + prepared.reference_logits.nbytes
     with Counter() as counter:
         mask = model.graph.matrix(torch.ones(model.graph.n_edges, device="meta"))

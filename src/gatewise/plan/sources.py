@@ -12,7 +12,7 @@ from gatewise.circuits.graph import QKV
 from gatewise.errors import GatewiseError
 from gatewise.models.config import empty_model, read_config
 from gatewise.models.fetch import DOWNLOADS, cached
-from gatewise.models.loader import TINY_FOLDER, _number_type, _tokenizer
+from gatewise.models.loader import TINY_FOLDER, as_number_type, load_tokenizer
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.plan.shapes import KNOWN, known_shape
@@ -39,8 +39,8 @@ class Subject:
 def subject(source: str, task: str, examples: int, dtype: str, qkv: QKV = "split") -> Subject:
     """A model without weights and the pairs of a task for it. Needs config.json, or a well-known name; no network."""
     name, config, folder = _config(source)
-    module = empty_model(config, name).to(_number_type(dtype))
-    tokenizer = None if folder is None else _tokenizer(folder)
+    module = empty_model(config, name).to(as_number_type(dtype))
+    tokenizer = None if folder is None else load_tokenizer(folder)
     model = adapt(module, tokenizer=tokenizer, name=name, qkv=qkv)
     if tokenizer is not None:
         return Subject(model, True, make_task(task, model, examples=examples, test_examples=1).train)

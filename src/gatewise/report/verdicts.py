@@ -23,7 +23,7 @@ CORRELATION_GOOD, CORRELATION_POOR = 0.8, 0.5
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Remark:
     """One sentence or two under a heading, and whether it is reassuring."""
 
     level: Level
@@ -48,17 +48,17 @@ def headline(found: Investigation) -> str:
     )
 
 
-def facts(found: Investigation) -> list[Verdict]:
+def facts(found: Investigation) -> list[Remark]:
     """The three questions with numbers for answers: faithful, complete, which gates."""
     union, joint = found.curves["ns|dn"][-1], found.curves["ns+dn"][-1]
     return [_faithful(union, joint), _complete(union, joint), _gates(found)]
 
 
-def trust(found: Investigation) -> list[Verdict]:
+def trust(found: Investigation) -> list[Remark]:
     """Everything that speaks for or against the result, the warnings first."""
     given = [_beats_random(found), _agreement(found), _stability(found), _calibration(found), _dangling(found)]
     listed = [verdict for verdict in given if verdict is not None]
-    listed += [Verdict("warning", "Task", f"{problem[0].upper()}{problem[1:]}") for problem in found.problems]
+    listed += [Remark("warning", "Task", f"{problem[0].upper()}{problem[1:]}") for problem in found.problems]
     order = ("warning", "note", "good")
     return sorted(listed, key=lambda verdict: order.index(verdict.level))
 
@@ -79,9 +79,9 @@ def next_steps(found: Investigation) -> list[NextStep]:
     return steps
 
 
-def _faithful(union: Evaluation, joint: Evaluation) -> Verdict:
+def _faithful(union: Evaluation, joint: Evaluation) -> Remark:
     level: Level = "good" if union.recovered_margin >= 0.8 else "note" if union.recovered_margin >= 0.4 else "warning"
-    return Verdict(
+    return Remark(
         level,
         "How faithful?",
         f"Alone, the circuit keeps {union.recovered_margin:.0%} of the margin between right and wrong answers "
@@ -90,9 +90,9 @@ def _faithful(union: Evaluation, joint: Evaluation) -> Verdict:
     )
 
 
-def _complete(union: Evaluation, joint: Evaluation) -> Verdict:
+def _complete(union: Evaluation, joint: Evaluation) -> Remark:
     level: Level = "good" if union.destroyed >= 0.8 else "note" if union.destroyed >= 0.4 else "warning"
-    return Verdict(
+    return Remark(
         level,
         "How complete?",
         f"Without the circuit the model is {union.destroyed:.0%} as far from itself as on corrupted prompts "
@@ -101,7 +101,7 @@ def _complete(union: Evaluation, joint: Evaluation) -> Verdict:
     )
 
 
-def _gates(found: Investigation) -> Verdict:
+def _gates(found: Investigation) -> Remark:
     counts = {kind: sum(gate.type == kind for gate in found.gates) for kind in GATE_TYPES}
     listed = ", ".join(
         f"{len(found.gates.by_type[kind]):,} {kind} edges in {counts[kind]:,} gates" for kind in GATE_TYPES
@@ -111,17 +111,17 @@ def _gates(found: Investigation) -> Verdict:
     if agreement is not None and agreement.edges:
         shares = ", ".join(f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind])
         text += f" Labels that truth tables confirm, of {agreement.edges:,} tested: {shares}."
-    return Verdict("note", "Which gates?", text)
+    return Remark("note", "Which gates?", text)
 
 
-def _beats_random(found: Investigation) -> Verdict | None:
+def _beats_random(found: Investigation) -> Remark | None:
     union = found.curves["ns|dn"][-1]
     if union.random_circuit is None:
         return None
     span = union.full.margin.mean - union.empty.margin.mean
     random = (union.random_circuit.margin.mean - union.empty.margin.mean) / span if span else float("nan")
     better = union.recovered_margin > random
-    return Verdict(
+    return Remark(
         "good" if better else "warning",
         "Against chance",
         f"Random circuits of {union.edges:,} edges keep {random:.0%} of the margin; this one keeps "
@@ -129,24 +129,24 @@ def _beats_random(found: Investigation) -> Verdict | None:
     )
 
 
-def _agreement(found: Investigation) -> Verdict | None:
+def _agreement(found: Investigation) -> Remark | None:
     agreement = found.agreement
     if agreement is None:
         why = "this model's heads are coupled by a norm, so edges cannot be tested one by one"
-        return Verdict("note", "Labels not tested", f"The labels were not tested: {why}.")
+        return Remark("note", "Labels not tested", f"The labels were not tested: {why}.")
     if agreement.edges == 0:
         text = "No port of the circuit receives two edges that reach the logits, so there is nothing to test."
-        return Verdict("note", "Labels not tested", text)
+        return Remark("note", "Labels not tested", text)
     text = f"Truth tables confirm {agreement.share:.0%} of the {agreement.edges:,} labels tested"
     shares = [f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind]]
     text += f" ({', '.join(shares)})."
     worst = min(agreement.of_type(kind) for kind in GATE_TYPES if agreement.table[kind])
     if worst < AGREEMENT_POOR:
         text += " Read AND, OR and ADDER as which direction found an edge, not as how it computes."
-    return Verdict(_level(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
+    return Remark(_level(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
 
 
-def _stability(found: Investigation) -> Verdict | None:
+def _stability(found: Investigation) -> Remark | None:
     if found.stability is None:
         return None
     worst = min(found.stability.values())
@@ -154,10 +154,10 @@ def _stability(found: Investigation) -> Verdict | None:
     text = f"Two halves of the pairs find circuits that share this much of their edges: {listed}."
     if worst < OVERLAP_POOR:
         text += " Single edges may be accidents of the prompts; give more examples."
-    return Verdict(_level(worst, OVERLAP_GOOD, OVERLAP_POOR), "Stability", text)
+    return Remark(_level(worst, OVERLAP_GOOD, OVERLAP_POOR), "Stability", text)
 
 
-def _calibration(found: Investigation) -> Verdict | None:
+def _calibration(found: Investigation) -> Remark | None:
     if found.calibration is None:
         return None
     worst = min(one.rank_correlation for one in found.calibration.values())
@@ -166,17 +166,17 @@ def _calibration(found: Investigation) -> Verdict | None:
     text = f"Rank correlation of the scores with exact effects, for {count} edges of each circuit: {listed}."
     if worst < CORRELATION_POOR:
         text += " The scores are rough estimates; exact search (method acdc) is slower and sure."
-    return Verdict(_level(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
+    return Remark(_level(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
 
 
-def _dangling(found: Investigation) -> Verdict | None:
+def _dangling(found: Investigation) -> Remark | None:
     circuit = found.gates.sound
     on_path = len(circuit.connected())
     if on_path == len(circuit):
         return None
     share = on_path / max(1, len(circuit))
     text = f"{len(circuit) - on_path:,} of {len(circuit):,} edges lie on no path from the input to the logits."
-    return Verdict(_level(share, 0.9, 0.5), "Loose ends", text)
+    return Remark(_level(share, 0.9, 0.5), "Loose ends", text)
 
 
 def _level(value: float, good: float, poor: float) -> Level:

@@ -15,10 +15,10 @@ from gatewise.progress import progress_bar
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell, Grid
 from gatewise.sweep.pools import in_processes, in_this_process, on_ray
-from gatewise.sweep.table import Row, rows_of, write_csv, write_parquet
+from gatewise.sweep.table import TableRow, rows_of, write_csv, write_parquet
 
 if TYPE_CHECKING:
-    from gatewise.plan import Forecast as Plan
+    from gatewise.plan import Forecast
 
 TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
 _LOST = {
@@ -28,7 +28,7 @@ _LOST = {
 
 
 @dataclass(frozen=True)
-class Forecast:
+class SweepForecast:
     """What is known before the work."""
 
     cells: int
@@ -49,12 +49,12 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Report:
+class SweepReport:
     """How a sweep ended."""
 
-    forecast: Forecast
+    forecast: SweepForecast
     failures: tuple[tuple[Cell, str], ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     seconds: float
     files: tuple[Path, ...]
 
@@ -83,7 +83,7 @@ def run_sweep(
     retries: int = 2,
     dry_run: bool = False,
     tell: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> SweepReport:
     """Compute what the store lacks of a grid and write the table to the folder `out`.
 
     `store`: by default the folder `store` below `out`. `workers`: processes of this machine. `ray`: the address of a
@@ -110,7 +110,7 @@ def run_sweep(
     forecast = _forecast(cells, found, missing)
     tell(str(forecast))
     if dry_run:
-        return Report(forecast, tuple(problems.items()), (), time.perf_counter() - begun, ())
+        return SweepReport(forecast, tuple(problems.items()), (), time.perf_counter() - begun, ())
     root = kept.location
     if ray is not None or workers > 1:
         forget()
@@ -133,7 +133,7 @@ def run_sweep(
     failures = tuple((cell, problems[cell]) for cell in cells if cell in problems)
     rows = tuple(row for cell in cells if cell in found for row in rows_of(cell, found[cell]))
     files = _write(out, rows, failures)
-    return Report(forecast, failures, rows, time.perf_counter() - begun, files)
+    return SweepReport(forecast, failures, rows, time.perf_counter() - begun, files)
 
 
 def _names(cells: Sequence[Cell]) -> tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]:
@@ -171,7 +171,7 @@ def _recalled(names: dict[Cell, dict[str, Any]], store: Store) -> dict[Cell, Any
     return {cell: value for cell, value in known.items() if value is not None}
 
 
-def _forecast(cells: Sequence[Cell], found: dict[Cell, Any], missing: Sequence[Cell]) -> Forecast:
+def _forecast(cells: Sequence[Cell], found: dict[Cell, Any], missing: Sequence[Cell]) -> SweepForecast:
     """Time from the median of measured cells that are alike (model, task, method and direction; else model and method),
     else from the plan of their searches; memory from that plan."""
     alike: dict[tuple[str, ...], list[float]] = {}
@@ -186,7 +186,7 @@ def _forecast(cells: Sequence[Cell], found: dict[Cell, Any], missing: Sequence[C
         peaks.append(None if plan is None else plan.peak)
     known_times = [one for one in times if one is not None]
     seconds = sum(known_times) if len(known_times) == len(missing) else None
-    return Forecast(
+    return SweepForecast(
         len(cells), len(missing), len(found), seconds, max((p for p in peaks if p is not None), default=None)
     )
 
@@ -197,11 +197,11 @@ def _planned(cell: Cell) -> tuple[Any, ...]:
     return (cell.model, cell.task, cell.method, cell.direction, cell.examples, edges, cell.dtype, cell.memory)
 
 
-def _plans(missing: Sequence[Cell]) -> dict[tuple[Any, ...], Plan | None]:
+def _plans(missing: Sequence[Cell]) -> dict[tuple[Any, ...], Forecast | None]:
     """One for each kind of search; None for those that have none, such as planted models or methods of others."""
     from gatewise.plan import forecast
 
-    plans: dict[tuple[Any, ...], Plan | None] = {}
+    plans: dict[tuple[Any, ...], Forecast | None] = {}
     kinds = list(dict.fromkeys(_planned(cell) for cell in missing))
     with progress_bar("planning", len(kinds)) as bar:
         for kind in kinds:
@@ -219,7 +219,7 @@ def _kinds(cell: Cell) -> tuple[tuple[str, ...], ...]:
     return (cell.model, cell.task, cell.method, cell.direction), (cell.model, cell.method)
 
 
-def _write(out: Path, rows: Sequence[Row], failures: Sequence[tuple[Cell, str]]) -> tuple[Path, ...]:
+def _write(out: Path, rows: Sequence[TableRow], failures: Sequence[tuple[Cell, str]]) -> tuple[Path, ...]:
     write_csv(out / TABLE, rows)
     files = [out / TABLE]
     if rows and write_parquet(out / PARQUET, rows):

@@ -11,10 +11,10 @@ from typing import Any
 from gatewise.files import write_atomically
 from gatewise.sweep.grid import Cell
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
-def rows_of(cell: Cell, found: Mapping[str, Any]) -> list[Row]:
+def rows_of(cell: Cell, found: Mapping[str, Any]) -> list[TableRow]:
     """What was asked and what came out, for each circuit of a cell."""
     asked = {name: getattr(cell, name) for name in ("model", "task", "method", "direction", "seed")}
     more = {name: getattr(cell, name) for name in ("examples", "test_examples", "dtype", "memory", "threads")}
@@ -26,7 +26,7 @@ def rows_of(cell: Cell, found: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
+def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
     """Numbers as Python writes them: reading them gives them back exactly."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns_of(rows), restval="", lineterminator="\n")
@@ -35,7 +35,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_atomically(path, stream.getvalue().encode())
 
 
-def write_parquet(path: Path, rows: Sequence[Row]) -> bool:
+def write_parquet(path: Path, rows: Sequence[TableRow]) -> bool:
     """Whether it could be written: it needs pyarrow."""
     try:
         import pyarrow
@@ -50,7 +50,7 @@ def write_parquet(path: Path, rows: Sequence[Row]) -> bool:
     return True
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def columns_of(rows: Sequence[TableRow]) -> list[str]:
     """All columns, those of the first rows first."""
     return list(dict.fromkeys(name for row in rows for name in row))
 

@@ -9,7 +9,7 @@ import torch
 
 from gatewise.engine import last_logits
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.evaluation.ability import ability, check_task, find_problems
+from gatewise.evaluation.abilities import ability, check_task, find_problems
 from gatewise.models import load_model
 from gatewise.models.model import Model
 from gatewise.tasks import Pairs, task
