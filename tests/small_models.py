@@ -67,7 +67,6 @@ _MAKERS = {
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_GEMMA)),
 }
 ARCHITECTURES = tuple(_MAKERS)
-UNCOUPLED = tuple(name for name in ARCHITECTURES if not name.startswith("gemma"))
 
 
 def small_model(

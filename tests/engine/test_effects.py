@@ -11,7 +11,7 @@ from gatewise.engine.effects import edge_effects
 from gatewise.errors import GatewiseError
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "neox", "llama"])
+@pytest.mark.parametrize("architecture", ["gpt2", "neox", "llama", "gemma2"])
 @pytest.mark.parametrize("direction", ["ns", "dn"])
 @pytest.mark.parametrize("size", [None, 70])
 def test_effects_are_those_of_single_runs(architecture: str, direction: str, size: int | None) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import UNCOUPLED, random_pairs, small_model
+from small_models import ARCHITECTURES, random_pairs, small_model
 
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.incremental import State
-from gatewise.engine.routes import DEAD, Route, all_liveness
+from gatewise.engine.routes import DEAD, LAST, WIDE, Route, all_liveness
 from gatewise.engine.runs import both_runs
-from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.tasks.pairs import Pairs
@@ -35,7 +34,7 @@ def compare_random_removals(model: Model, pairs: Pairs, share: float, direction:
     graph, generator = model.graph, torch.Generator().manual_seed(seed)
     kept = random_kept(model, share, generator)
     state, twin = state_and_twin(model, pairs, kept, direction)
-    live = all_liveness(graph, kept)
+    live = all_liveness(model, kept)
     changed = set()
     for node in (-1, *reversed(range(len(graph.senders)))):
         ports = [port for port, sender in enumerate(graph.port_sender) if sender == node and kept[port].any()]
@@ -58,9 +57,9 @@ def compare_random_removals(model: Model, pairs: Pairs, share: float, direction:
         assert torch.equal(kept, before)  # the state has a circuit of its own
         kept = masks[row]
         assert torch.equal(state.kept, kept)
-        found = all_liveness(graph, kept)
+        found = all_liveness(model, kept)
         live = found if node < 0 else [*found[:node], *live[node:]]  # removals make earlier nodes less alive
-    state.rebuild(kept, all_liveness(graph, kept))
+    state.rebuild(kept, all_liveness(model, kept))
     torch.testing.assert_close(model.unembed(state.last), twin.logits(kept.to(model.dtype)), atol=1e-9, rtol=0)
     return changed
 
@@ -84,7 +83,7 @@ def removed(state: State, route: Route | None, port: int, senders: list[int]) ->
 
 @pytest.mark.parametrize("direction", ["ns", "dn"])
 @pytest.mark.parametrize("share", [0.3, 0.8, 1.0])
-@pytest.mark.parametrize("architecture", UNCOUPLED)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_proposals_are_dense_runs(architecture: str, share: float, direction: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
     pairs = random_pairs(lengths=(7, 5, 7), same=(3, 2, 4))
@@ -92,7 +91,7 @@ def test_proposals_are_dense_runs(architecture: str, share: float, direction: st
     assert found == {1, 2, 3} if share == 1.0 else found  # fewer live nodes in sparse circuits
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma2", "gemma3"])
 def test_merged_ports(architecture: str) -> None:
     model = small_model(architecture, dtype=torch.float64, qkv="merged")
     assert compare_random_removals(model, random_pairs(), 0.9, "ns", seed=2) == {1}
@@ -103,7 +102,11 @@ def test_planted_models() -> None:
     assert compare_random_removals(model, planted_pairs(), 1.0, "ns", seed=0) == {1}
 
 
-def test_gemma_is_refused_with_the_way_out() -> None:
-    model = small_model("gemma2")
-    with pytest.raises(GatewiseError, match="Use EAP or Edge Pruning"):
-        state_and_twin(model, random_pairs(), model.graph.edge_index >= 0, "ns")
+def test_coupled_heads_live_together() -> None:
+    """One head of a layer is read, and its siblings change what it writes: all of the layer matters."""
+    model = small_model("gemma3")
+    circuit = model.graph.circuit(["input->a1.h0<q>", "a1.h2->logits", "a0.h1->a1.h3<v>"])
+    live = dict(zip(model.graph.senders, all_liveness(model, model.graph.matrix(circuit.mask)), strict=True))
+    assert {node for node, level in live.items() if level == LAST} == {"input", *(f"a1.h{head}" for head in range(4))}
+    assert {node for node, level in live.items() if level == WIDE} == {f"a0.h{head}" for head in range(4)}
+    assert live["m0"] == live["m1"] == DEAD

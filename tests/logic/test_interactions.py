@@ -45,7 +45,7 @@ class Twin:
         self.kept = self.every if circuit is None else set(circuit.edges)
         self.other = self.net.run(self.corrupted, self.every, None)[0]
         layer = receiver.partition(".")[0]
-        coupled = model.coupled and receiver.startswith("a")
+        coupled = self.net.kind.startswith("gemma") and receiver.startswith("a")
         self.writers = [node for node in model.graph.senders if coupled and node.partition(".")[0] == layer] or [
             receiver
         ]

@@ -41,7 +41,7 @@ def test_random_planted_gates_of_fan_in_two_to_five(seed: int) -> None:
     assert {edge: found.get(edge) for edge in planted.truth} == planted.truth
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma3"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_effects_are_those_of_the_slow_twin(architecture: str, seed: int) -> None:
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4, 6))

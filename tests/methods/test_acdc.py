@@ -59,6 +59,9 @@ CASES = [
     ("llama", "dn", 0.02, "sum", 6),
     ("llama", "ns+dn", 0.01, "either", 7),
     ("qwen2", "ns", 0.1, "sum", 8),
+    ("gemma2", "ns", 0.02, "sum", 9),
+    ("gemma3", "dn", 0.05, "sum", 10),
+    ("gemma3", "ns+dn", 0.05, "either", 11),
 ]
 
 

@@ -20,10 +20,9 @@ from torch import Tensor
 from gatewise.engine.runs import Direction, lay_out, prefix_of
 from gatewise.engine.stream import walk
 from gatewise.models.model import Model
-from gatewise.models.parts import Attention, KeysValues, Kind, Pointwise
+from gatewise.models.parts import KINDS, Attention, KeysValues, Pointwise
 from gatewise.tasks.pairs import Pairs
 
-_KINDS: tuple[Kind, ...] = ("q", "k", "v")
 _RUNS_AT_ONCE = 8  # whose gradients are held together: saves time, costs a residual stream per attention stage and run
 
 
@@ -144,7 +143,7 @@ class Attribution:
         """What the heads write together, and their queries, keys and values as projected; fills `outputs` if given."""
         normed = stage.norm(x[None])
         points = tuple(stage.per_head(projection(normed)) for projection in (stage.q, stage.k, stage.v))
-        q, k, v = (stage.place(kind, y, self.layout) for kind, y in zip(_KINDS, points, strict=True))
+        q, k, v = (stage.place(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
         z = stage.attend(q, k, v, self.layout, stage.prefix_per_head(prefix))
         if outputs is not None:
             outputs[:] = stage.write(z.detach())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.removals import measure_removals
+from gatewise.engine.removals import NOTHING, measure_removals
 from gatewise.engine.runs import Direction
 from gatewise.models.model import Model
 from gatewise.notebook import card, strongest
@@ -49,7 +49,7 @@ def edge_effects(
     graph = model.graph
     start = graph.full() if circuit is None else circuit
     chosen = start.indices if edges is None else [e if isinstance(e, int) else graph.index(e) for e in edges]
-    removals = [frozenset[int](), *(frozenset([edge]) for edge in chosen)]
+    removals = [NOTHING, *(frozenset([edge]) for edge in chosen)]
     found = measure_removals(
         model,
         pairs,

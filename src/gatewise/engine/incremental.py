@@ -4,12 +4,15 @@ A `State` holds, for one batch and one direction, the value of every node under 
 into ports of one node does: change those ports' inputs, recompute the node from them alone (a new q needs no new k and
 v), and push the *difference* of the node's output along kept edges only (`routes`). Many alternatives (rows) are
 evaluated at once. A proposal that is accepted becomes the new state.
+
+Where a norm over the sum of a layer's heads couples them, what they write is computed anew for all from their shares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,10 +20,10 @@ from torch import Tensor
 from gatewise.engine.routes import DEAD, WIDE, Reading, Route, Step, all_liveness, find_route, kinds_of, step_of
 from gatewise.engine.runs import Intervention
 from gatewise.engine.stream import walk
-from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
-from gatewise.models.parts import Attention, KeysValues, Kind, Pointwise
+from gatewise.models.parts import KINDS, Attention, KeysValues, Pointwise
 
+HeadValue = Literal["q", "k", "v", "share"]  # the share of coupled heads only
 ROW_BYTES = 1 << 28  # of buffers for the rows of one proposal
 _CACHED = 1 << 19  # numbers of a head's inputs that are normed and projected at a time: they stay in the cache
 
@@ -34,13 +37,14 @@ class Proposal:
     last: Tensor  # [changed sender, row, example, 1, d], change of outputs at the last position
     wide: Tensor  # [wide changed sender, row, example, window, d]
     residual: Tensor  # [row, example, d], the last residual
-    projected: list[dict[Kind, Tensor]] = field(default_factory=list)  # of the node, then of each step
+    heads: list[dict[HeadValue, Tensor]] = field(default_factory=list)  # new values of the node's, then of each step's
 
     @property
     def output(self) -> Tensor:
         """Change of the node's own output. [row, example, position, d]"""
         assert self.route is not None
-        return self.wide[0] if self.route.start.wide else self.last[0]
+        place = self.route.changed.index(self.route.node)
+        return self.wide[place] if self.route.start.wide else self.last[place]
 
     def mixed(self, reading: Reading, rows: slice = slice(None)) -> Tensor:
         """Changes of the inputs of a reading's ports. [port, row, example, position, d]"""
@@ -54,36 +58,35 @@ class State:
     def __init__(self, model: Model, intervention: Intervention, reference: Tensor, kept: Tensor) -> None:
         """reference: outputs of all senders on the reference side; kept: the circuit as [port, sender] of bool on the
         CPU. Both are copied: a state shares nothing that changes."""
-        if model.coupled:
-            raise GatewiseError(
-                f"{model.name} has a norm over the sum of each layer's heads, so one head's change changes its "
-                f"siblings; the incremental engine (ACDC, exact effects, truth tables) does not do that. "
-                f"Use EAP or Edge Pruning."
-            )
         graph = model.graph
         self.model, self.on, self.graph = model, intervention, graph
         self.outputs = reference.clone()  # [sender, example, window, d]
         self.kept = graph.edge_index >= 0  # [port, sender]
         self.inputs: dict[int, Tensor] = {}  # port -> [example, window, d], where it is not the stage's shared input
         self.shared = self._shared_inputs()
-        self.heads: list[dict[Kind, Tensor]] = [self._project_all(i) for i in range(len(model.stages))]
+        self.heads: list[dict[HeadValue, Tensor]] = [self._project_all(i) for i in range(len(model.stages))]
         self.last = self.shared[-1][:, -1].clone()  # [example, d]
         if not torch.equal(kept, self.kept):
-            self.rebuild(kept, all_liveness(graph, kept))
+            self.rebuild(kept, all_liveness(model, kept))
 
     def _shared_inputs(self) -> list[Tensor]:
         """Inputs of each stage, and of the logits, with all edges kept."""
-        carried = [self.outputs[nodes] - self.on.other[nodes] for nodes in self.graph.sender_slices]
-        read = walk(self.model, carried[0].sum(dim=0), lambda i, _: carried[i + 1].sum(dim=0), biases=False)
+        pairs = [(self.outputs[nodes], self.on.other[nodes]) for nodes in self.graph.sender_slices]
+        carried = ((now - other).sum(dim=0) for now, other in pairs)  # stage by stage, as the walk asks for it
+        read = walk(self.model, next(carried), lambda _index, _x: next(carried), biases=False)
         return [base + x for base, x in zip(self.on.base, read, strict=True)]
 
-    def _project_all(self, index: int) -> dict[Kind, Tensor]:
+    def _project_all(self, index: int) -> dict[HeadValue, Tensor]:
         stage = self.model.stages[index]
         if not isinstance(stage, Attention):
             return {}
         x = self.shared[index][None]
-        kinds: tuple[Kind, ...] = ("q", "k", "v")
-        return {kind: stage.per_head(stage.project(kind, x, self.on.layout)) for kind in kinds}
+        q, k, v = (stage.per_head(stage.project(kind, x, self.on.layout)) for kind in KINDS)
+        found: dict[HeadValue, Tensor] = {"q": q, "k": k, "v": v}
+        if stage.joint_norm is not None:
+            prefix = stage.prefix_per_head(self.on.prefix[index])
+            found["share"] = stage.shares(stage.attend(q, k, v, self.on.layout, prefix))
+        return found
 
     def carried(self, senders: Sequence[int], positions: int) -> Tensor:
         """What keeping an edge from each sender adds to a port's input at the last positions. [sender, ..., d]"""
@@ -134,68 +137,69 @@ class State:
         last = change.new_empty(len(route.changed), rows, examples, 1, width)
         wide = change.new_empty(len(route.wide_changed), rows, examples, window, width)
         proposal = Proposal(route, changes, last, wide, last)
-        counts = _place(proposal, self._changed_start(route.start, changes, proposal), [0, 0], route.start.wide)
-        for step in route.steps:
-            counts = _place(proposal, self._changed_step(step, proposal), counts, step.wide)
+        counts = (0, 0)
+        for step in (route.start, *route.steps):
+            out, heads = self._start(step, changes) if step is route.start else self._step(step, proposal)
+            proposal.heads.append(heads)
+            before = self.outputs[:, :, -self._positions(step) :][step.written][:, None]
+            counts = _place(proposal, out - before, counts, step.wide)
         proposal.residual = self.last + torch.tensordot(route.into_logits, last[:, :, :, 0], dims=1)
         return proposal
 
-    def _changed_start(self, step: Step, changes: Mapping[int, Tensor], proposal: Proposal) -> Tensor:
-        """Change of the route's own node. [1, row, example, position, d]"""
+    def _start(self, step: Step, changes: Mapping[int, Tensor]) -> tuple[Tensor, dict[HeadValue, Tensor]]:
+        """New outputs of what a route's start writes [node, row, example, position, d], and of its head."""
         stage = self.model.stages[step.stage]
-        new: dict[Kind, Tensor] = {}
+        new: dict[HeadValue, Tensor] = {}
         for port, change in changes.items():
             now = self.port_input(port)[:, -change.shape[2] :]
             if isinstance(stage, Pointwise):
-                return self._difference(step, stage((now + change)[None], step.locals), new, proposal)
+                return stage((now + change)[None], step.locals), new
             for kind in kinds_of(self.graph, port):
                 columns = self._positions(step) if kind == "q" else change.shape[2]
                 parts = change[..., -columns:, :].split(max(1, _CACHED // now[:, -columns:].numel()))
                 found = [stage.project(kind, (now[:, -columns:] + x)[None], self.on.layout, step.heads) for x in parts]
                 new[kind] = torch.cat(found, dim=1) if len(found) > 1 else found[0]
-        assert isinstance(stage, Attention)
-        return self._difference(step, self._attend(stage, step, new), new, proposal)
+        return self._written(step, new), new
 
-    def _changed_step(self, step: Step, proposal: Proposal) -> Tensor:
-        """Changes of a step's nodes. [node, row, example, position, d]"""
+    def _step(self, step: Step, proposal: Proposal) -> tuple[Tensor, dict[HeadValue, Tensor]]:
+        """New outputs of what a step writes [node, row, example, position, d], and of its heads."""
         stage = self.model.stages[step.stage]
-        new: dict[Kind, Tensor] = {}
+        new: dict[HeadValue, Tensor] = {}
         for reading in step.readings:
             mixed = proposal.mixed(reading)
             now = torch.stack([self.port_input(port)[:, -mixed.shape[3] :] for port in reading.ports])
             x = mixed.add_(now[:, None])
             if isinstance(stage, Pointwise):
-                return self._difference(step, stage(x, step.locals), new, proposal)
+                return stage(x, step.locals), new
             assert reading.kind is not None
             y = stage.project(reading.kind, x, self.on.layout, step.heads[reading.rows])
             if len(reading.ports) < len(step.nodes):
-                whole = self.heads[step.stage][reading.kind][step.heads][:, None, :, -y.shape[-2] :]
-                whole = whole.expand(-1, *y.shape[1:]).clone()
-                whole[reading.rows] = y
-                y = whole
+                y = _among(self.heads[step.stage][reading.kind][step.heads], reading.rows, y)
             new[reading.kind] = y
-        assert isinstance(stage, Attention)
-        return self._difference(step, self._attend(stage, step, new), new, proposal)
+        return self._written(step, new), new
 
     def _positions(self, step: Step) -> int:
         """At how many of the last positions a step's nodes are computed."""
         return self.on.layout.window if step.wide else 1
 
-    def _difference(self, step: Step, out: Tensor, new: dict[Kind, Tensor], proposal: Proposal) -> Tensor:
-        """Changes of outputs [node, row, example, position, d], with what heads projected noted for acceptance."""
-        proposal.projected.append(new)
-        return out - self.outputs[:, :, -self._positions(step) :][step.nodes][:, None]
+    def _written(self, step: Step, new: dict[HeadValue, Tensor]) -> Tensor:
+        """What heads, and those coupled with them, write: with new queries, keys or values where given.
 
-    def _attend(self, stage: Attention, step: Step, new: dict[Kind, Tensor]) -> Tensor:
-        """Outputs of heads, with new queries, keys or values where given. [head, row, example, position, d]"""
-        current, heads = self.heads[step.stage], step.heads
-        q = new["q"] if "q" in new else current["q"][heads][:, None, :, -self._positions(step) :]
-        k, v = (new[kind] if kind in new else current[kind][heads][:, None] for kind in ("k", "v"))
+        [head, row, example, position, d]; shares are added to what is new.
+        """
+        stage, known, heads = self.model.stages[step.stage], self.heads[step.stage], step.heads
+        assert isinstance(stage, Attention)
+        q = new["q"] if "q" in new else known["q"][heads][:, None, :, -self._positions(step) :]
+        k, v = (new[kind] if kind in new else known[kind][heads][:, None] for kind in KINDS[1:])
         prefix: KeysValues | None = self.on.prefix[step.stage]
         if prefix is not None:
             groups = heads // (stage.n_heads // stage.n_groups)
             prefix = (prefix[0][groups], prefix[1][groups])
-        return stage.write(stage.attend(q, k, v, self.on.layout, prefix), heads)
+        shares = stage.shares(stage.attend(q, k, v, self.on.layout, prefix), heads)
+        if stage.joint_norm is None:
+            return shares
+        new["share"] = shares
+        return stage.joined(_among(known["share"], heads, shares))
 
     def accept(self, proposal: Proposal, row: int, removed: Mapping[int, Sequence[int]]) -> None:
         """Make one row of a proposal the new state. removed: the senders whose edges into each port are gone with it"""
@@ -207,14 +211,14 @@ class State:
             return
         for port, change in proposal.changes.items():
             self._add_input(port, change[row])
-        for step, projected in zip((route.start, *route.steps), proposal.projected, strict=True):
+        for step, heads in zip((route.start, *route.steps), proposal.heads, strict=True):
             for reading in step.readings:
                 if reading.kind in ("q", "v") and self.graph.qkv == "merged":
                     continue  # a merged port is read three times, and changed once
                 mixed = proposal.mixed(reading, slice(row, row + 1))
                 for port, change in zip(reading.ports, mixed[:, 0], strict=True):
                     self._add_input(port, change)
-            self._take_heads(step, projected, row)
+            self._take_heads(step, heads, row)
         for i, node in enumerate(route.wide_changed):
             self.outputs[node] += proposal.wide[i, row]
         narrow = set(route.changed) - set(route.wide_changed)
@@ -227,9 +231,9 @@ class State:
             self.inputs[port] = self.port_input(port).clone()
         self.inputs[port][:, -change.shape[1] :] += change
 
-    def _take_heads(self, step: Step, projected: Mapping[Kind, Tensor], row: int) -> None:
-        for kind, values in projected.items():
-            target = self.heads[step.stage][kind]
+    def _take_heads(self, step: Step, new: Mapping[HeadValue, Tensor], row: int) -> None:
+        for name, values in new.items():
+            target = self.heads[step.stage][name]
             for i, head in enumerate(step.locals):
                 target[head][:, -values.shape[-2] :] = values[i, row]
 
@@ -253,7 +257,7 @@ class State:
 
     def _rebuild_node(self, node: int, step: Step) -> None:
         stage, positions = self.model.stages[step.stage], self._positions(step)
-        new: dict[Kind, Tensor] = {}
+        new: dict[HeadValue, Tensor] = {}
         for port in self.graph.ports_of_sender[node]:
             kinds = kinds_of(self.graph, port)
             into = self._from_kept(port, self.on.layout.window if "k" in kinds or "v" in kinds else positions)
@@ -264,15 +268,21 @@ class State:
             for kind in kinds:
                 x = into[:, -positions:] if kind == "q" else into
                 new[kind] = stage.project(kind, x[None, None], self.on.layout, step.heads)
-        assert isinstance(stage, Attention)
+        self.outputs[step.written, :, -positions:] = self._written(step, new)[:, 0]
         self._take_heads(step, new, 0)
-        self.outputs[node][:, -positions:] = self._attend(stage, step, new)[0, 0]
 
 
-def _place(proposal: Proposal, out: Tensor, counts: list[int], wide: bool) -> list[int]:
+def _among(known: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """Values [place, row, example, position, d] at their places among what is known [head, example, position, d]."""
+    whole = known[:, None, :, -values.shape[-2] :].expand(-1, *values.shape[1:]).clone()
+    whole[places] = values
+    return whole
+
+
+def _place(proposal: Proposal, out: Tensor, counts: tuple[int, int], wide: bool) -> tuple[int, int]:
     """Note changes of outputs in the proposal's buffers; return how many are noted now."""
     count = out.shape[0]
     proposal.last[counts[0] : counts[0] + count] = out[..., -1:, :]
     if wide:
         proposal.wide[counts[1] : counts[1] + count] = out
-    return [counts[0] + count, counts[1] + (count if wide else 0)]
+    return counts[0] + count, counts[1] + (count if wide else 0)

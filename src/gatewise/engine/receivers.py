@@ -26,18 +26,17 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import batches, bytes_per_example, parse_bytes, window_of
 from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
+from gatewise.engine.incremental import ROW_BYTES
 from gatewise.engine.margins import margin_of
 from gatewise.engine.routes import kinds_of
 from gatewise.engine.runs import BothRuns, Run, bases, both_runs
 from gatewise.models.model import Model
-from gatewise.models.parts import Attention, KeysValues, Kind
+from gatewise.models.parts import KINDS, Attention, KeysValues, Kind
 from gatewise.tasks.pairs import Pairs
 
 Side = Literal["clean", "corrupted"]
 LOGITS = -1  # as a node
 _SIDES: tuple[Side, ...] = ("corrupted", "clean")
-_KINDS: tuple[Kind, ...] = ("q", "k", "v")
-_ROW_BYTES = 1 << 28
 
 
 class Receivers:
@@ -83,7 +82,7 @@ class Receivers:
         if node == LOGITS:
             found = self.margin(self._inputs(len(self.graph.stages) - 1, clean[:, 0], last=True)[:, :, -1])
             return found[1:] - found[0]
-        gradient = torch.stack([self.gradient(writer) for writer in self._writers(node)])
+        gradient = torch.stack([self.gradient(writer) for writer in self.model.siblings(node)])
         parts = self._in_parts(node, clean, siblings)
         found = torch.cat([_product(self.outputs(node, *part), gradient[:, None]) for part in parts])
         return found[1:] - found[0]
@@ -97,7 +96,7 @@ class Receivers:
         graph, run = self.graph, self.runs.clean if side == "clean" else self.runs.corrupted
         inputs = bases(self.model, run.outputs)
         first = graph.stage_of_sender[node]
-        current = outputs.sum(dim=0) - run.outputs[self._writers(node)].sum(dim=0)
+        current = outputs.sum(dim=0) - run.outputs[self.model.siblings(node)].sum(dim=0)
         changed = {graph.sender_slices[first].stop: current}  # by the number of senders that have written
         for index in range(first + 1, len(graph.stages) - 1):
             if graph.stages[index].reads in changed:
@@ -126,7 +125,7 @@ class Receivers:
                 projected[kind] = stage.project(kind, x, self.layout, head)[:, which.to(x.device)]
         gathered = self._attend(stage, index, projected, head)
         if stage.joint_norm is None:
-            return stage.write(gathered, head)
+            return stage.shares(gathered, head)
         everyone = self._both_sides(index, stage)[:, siblings.long()]
         everyone[local] = gathered[0]
         return stage.write(everyone)
@@ -142,14 +141,6 @@ class Receivers:
             return base + self.whole[index - 1]
         moved: Tensor = torch.tensordot(kept.to(self.delta), self.delta[: spec.reads], dims=1)
         return base + moved
-
-    def _writers(self, node: int) -> list[int]:
-        """The senders whose output changes with a node's inputs: itself, or all heads that a norm couples."""
-        index = self.graph.stage_of_sender[node]
-        stage = self.model.stages[index - 1]
-        coupled = isinstance(stage, Attention) and stage.joint_norm is not None
-        nodes = self.graph.sender_slices[index]
-        return list(range(nodes.start, nodes.stop)) if coupled else [node]
 
     def _inputs(self, index: int, clean: Tensor, *, last: bool = False) -> Tensor:
         """Input of a port of a stage for each row of clean senders [row, sender]. -> [row, example, window, d]
@@ -171,8 +162,8 @@ class Receivers:
 
     def _in_parts(self, node: int, clean: Tensor, siblings: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Rows in parts that fit the memory of a few copies of the residual stream."""
-        copies = 2 + len(self.ports(node)) + len(self._writers(node))
-        size = max(1, _ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
+        copies = 2 + len(self.ports(node)) + len(self.model.siblings(node))
+        size = max(1, ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
         return list(zip(clean.split(size), siblings.split(size), strict=True))
 
     def _attend(self, stage: Attention, index: int, projected: dict[Kind, Tensor], heads: Tensor) -> Tensor:
@@ -188,7 +179,7 @@ class Receivers:
             everyone = torch.arange(stage.n_heads, device=self.delta.device)
             found = []
             for side in _SIDES:
-                into = zip(_KINDS, stage.ports(self.port_inputs(index, side)), strict=True)
+                into = zip(KINDS, stage.ports(self.port_inputs(index, side)), strict=True)
                 projected = {kind: stage.per_head(stage.project(kind, x, self.layout)) for kind, x in into}
                 found.append(self._attend(stage, index, projected, everyone))
             self._gathered[index] = torch.stack(found, dim=1)

@@ -27,6 +27,7 @@ from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs
 
 Removal = frozenset[int]  # indices of edges
+NOTHING: Removal = frozenset()
 ResidualMeasure = Callable[[Tensor], Tensor]  # of last residuals [row, example, d] -> [row, example]
 
 
@@ -40,7 +41,7 @@ class Bench:
         self.model, self.graph, self.pairs = model, model.graph, pairs
         self.reference = runs.reference(direction)
         self.state = State(model, runs.intervention(model, direction), self.reference.outputs, kept)
-        self.live = all_liveness(model.graph, kept)
+        self.live = all_liveness(model, kept)
 
     @cached_property
     def distance(self) -> Divergence:
@@ -147,7 +148,7 @@ def measure_removals(
 
     Sets that change nothing, such as the empty one, have exactly the circuit's own values.
     """
-    benches_ = benches(model, pairs, circuit, direction, memory=memory)
+    prepared = benches(model, pairs, circuit, direction, memory=memory)
     absent = {edge for removal in removals for edge in removal if not bool(circuit.mask[edge])}
     if absent:
         raise GatewiseError(
@@ -156,7 +157,7 @@ def measure_removals(
         )
     found = []
     with progress_bar(task, len(removals) * len(pairs)) as bar:
-        for examples, bench in benches_:
+        for examples, bench in prepared:
             chosen, last = measures(bench), bench.state.last
             whole = torch.stack([measure(last[None]) for measure in chosen]).cpu()
             values = whole.repeat(1, len(removals), 1)
@@ -181,8 +182,6 @@ def kl_changes(
 ) -> Tensor:
     """D(G || H\\removed) - D(G || H) by noising, H the circuit or, if None, the full graph. [removal, example]"""
     start = model.graph.full() if circuit is None else circuit
-    rows = [frozenset[int](), *removals]
-    found = measure_removals(model, pairs, start, rows, lambda bench: [bench.distance.exact], memory=memory, task=task)[
-        0
-    ]
-    return found[1:] - found[0]
+    rows = [NOTHING, *removals]
+    found = measure_removals(model, pairs, start, rows, lambda bench: [bench.distance.exact], memory=memory, task=task)
+    return found[0, 1:] - found[0, 0]

@@ -1,7 +1,8 @@
 """Where a change can go: which nodes matter under a circuit, and the route of a node's change to the logits.
 
 Nodes without a kept path to the logits are dead; nodes whose output is read at the last position only live there. Both
-follow from what is kept alone, so that a route is made once for many changes.
+follow from what is kept alone, so that a route is made once for many changes. Heads that a norm over their sum couples
+(Gemma) live and change together: each one's share scales what all of them write.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from gatewise.circuits.graph import Graph
 from gatewise.models.model import Model
-from gatewise.models.parts import Kind
+from gatewise.models.parts import KINDS, Kind
 
 DEAD, LAST, WIDE = 0, 1, 2  # whether a node matters: not at all, at the last position, at all positions of the window
 
@@ -24,13 +25,13 @@ def kinds_of(graph: Graph, port: int) -> tuple[Kind, ...]:
     name = graph.ports[port]
     if name.endswith(">"):
         return (name[-2],)  # type: ignore[return-value]
-    return ("q", "k", "v") if graph.stages[graph.stage_of_port[port]].kind == "attention" else ()
+    return KINDS if graph.stages[graph.stage_of_port[port]].kind == "attention" else ()
 
 
-def liveness(graph: Graph, kept: Tensor, node: int, known: Sequence[int]) -> int:
-    """Where a sender's output is needed, given that of all later nodes. kept: [port, sender] of bool."""
-    need = DEAD
-    for port in kept[:, node].nonzero().flatten().tolist():
+def liveness(model: Model, kept: Tensor, node: int, known: Sequence[int]) -> int:
+    """Where a sender is needed, given where all of later stages are. kept: [port, sender] of bool."""
+    graph, need = model.graph, DEAD
+    for port in kept[:, model.siblings(node)].any(dim=1).nonzero().flatten().tolist():
         if port == len(graph.ports) - 1:
             need = max(need, LAST)
             continue
@@ -42,11 +43,11 @@ def liveness(graph: Graph, kept: Tensor, node: int, known: Sequence[int]) -> int
     return need
 
 
-def all_liveness(graph: Graph, kept: Tensor) -> list[int]:
+def all_liveness(model: Model, kept: Tensor) -> list[int]:
     """Liveness of every sender."""
-    found = [DEAD] * len(graph.senders)
+    found = [DEAD] * len(model.graph.senders)
     for node in reversed(range(len(found))):
-        found[node] = liveness(graph, kept, node, found)
+        found[node] = liveness(model, kept, node, found)
     return found
 
 
@@ -67,6 +68,7 @@ class Step:
 
     stage: int  # index in model.stages
     nodes: list[int]  # sender indices
+    written: list[int]  # the nodes whose outputs change with theirs: the same, or all heads of a coupled layer
     locals: list[int]  # indices within the stage
     heads: Tensor  # the same
     wide: bool
@@ -79,7 +81,7 @@ class Route:
 
     start: Step
     steps: list[Step]
-    changed: list[int]  # the node, then all nodes of the steps
+    changed: list[int]  # what the start writes, then what each step does
     wide_changed: list[int]
     into_logits: Tensor  # [changed sender] of 0 and 1
 
@@ -94,15 +96,17 @@ class Route:
 
     def alone(self) -> Route:
         """The route without anything that follows its node."""
-        wide_changed = self.wide_changed[: int(self.start.wide)]
-        return replace(self, steps=[], changed=[self.node], wide_changed=wide_changed, into_logits=self.into_logits[:1])
+        changed, into_logits = self.start.written, self.into_logits[: len(self.start.written)]
+        return replace(
+            self, steps=[], changed=changed, wide_changed=changed if self.start.wide else [], into_logits=into_logits
+        )
 
 
 def find_route(model: Model, kept: Tensor, node: int, live: Sequence[int]) -> Route:
     """How a change of this node reaches the logits. live: liveness of all senders from this one on."""
     graph = model.graph
     start = step_of(model, [node], live[node] == WIDE)
-    changed, wide_changed = [node], [node] if start.wide else []
+    changed, wide_changed = [*start.written], [*start.written] if start.wide else []
     steps = []
     for index in range(start.stage + 1, len(graph.stages) - 1):
         if graph.stages[index].reads <= node:
@@ -110,16 +114,17 @@ def find_route(model: Model, kept: Tensor, node: int, live: Sequence[int]) -> Ro
         found = _steps(model, kept, index, changed, wide_changed, live)
         steps += found
         for step in found:
-            changed += step.nodes
-            wide_changed += step.nodes if step.wide else []
+            changed += step.written
+            wide_changed += step.written if step.wide else []
     return Route(start, steps, changed, wide_changed, kept[-1, changed].to(model.head))
 
 
 def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Reading] = ()) -> Step:
     """A step of these nodes of one stage."""
-    index = model.graph.stage_of_sender[nodes[0]]
+    index, together = model.graph.stage_of_sender[nodes[0]], model.siblings(nodes[0])
+    written = [*together] if len(together) > 1 else nodes
     locals_ = [node - model.graph.sender_slices[index].start for node in nodes]
-    return Step(index - 1, nodes, locals_, torch.tensor(locals_, device=model.head.device), wide, readings)
+    return Step(index - 1, nodes, written, locals_, torch.tensor(locals_, device=model.head.device), wide, readings)
 
 
 def _steps(

@@ -257,7 +257,7 @@ class _Search:
         for place, port in enumerate(order[first:], first):
             receiver = self.graph.port_sender[port]
             if receiver >= 0 and receiver != node:
-                self.live[receiver] = liveness(self.graph, self.kept, receiver, self.live)
+                self.live[receiver] = liveness(self.acdc.model, self.kept, receiver, self.live)
             senders = sender_order(self.graph, port, self.acdc.problem.seed)
             if receiver >= 0 and self.live[receiver] == DEAD:
                 self.kept[port] = False

@@ -53,10 +53,12 @@ class Model:
     def d_model(self) -> int:
         return self.graph.d_model
 
-    @property
-    def coupled(self) -> bool:
-        """Whether a norm over the sum of a layer's heads makes them depend on each other (Gemma)."""
-        return any(isinstance(stage, Attention) and stage.joint_norm is not None for stage in self.stages)
+    def siblings(self, node: int) -> range:
+        """The senders whose outputs change with this one's: itself, or all heads that a norm over their sum couples."""
+        index = self.graph.stage_of_sender[node]
+        stage, nodes = self.stages[index - 1] if index else None, self.graph.sender_slices[index]
+        coupled = isinstance(stage, Attention) and stage.joint_norm is not None
+        return range(nodes.start, nodes.stop) if coupled else range(node, node + 1)
 
     @cached_property
     def fingerprint(self) -> str:

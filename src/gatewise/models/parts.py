@@ -18,6 +18,7 @@ from torch import Tensor
 from gatewise.models.layout import Layout, Rotary
 
 Kind = Literal["q", "k", "v"]
+KINDS: tuple[Kind, Kind, Kind] = ("q", "k", "v")
 KeysValues = tuple[Tensor, Tensor]  # of the prefix: [kv head, example, column, head dimension] each
 
 
@@ -130,15 +131,22 @@ class Attention:
         border = scores.shape[-1] - v.shape[-2]
         return weights[..., :border] @ values + weights[..., border:] @ v
 
-    def write(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
-        """What the heads add to the residual stream, each its share. [head, rows..., d_model]"""
+    def write(self, z: Tensor) -> Tensor:
+        """What the heads add to the residual stream. [head, rows..., dimension] -> [head, rows..., d_model]"""
+        return self.joined(self.shares(z))
+
+    def shares(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
+        """What each head brings to what the heads write. [head, rows..., dimension] -> [head, rows..., d_model]"""
         weight = self.out if heads is None else self.out[heads]
-        share = torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), weight).reshape(*z.shape[:-1], -1)
+        return torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), weight).reshape(*z.shape[:-1], -1)
+
+    def joined(self, shares: Tensor) -> Tensor:
+        """What the heads write out of all their shares: those themselves, or scaled as the norm of their sum is."""
         if self.joint_norm is None:
-            return share
-        total = share.sum(dim=0)
+            return shares
+        total = shares.sum(dim=0)
         scale = torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + self.joint_norm.eps)
-        return share * scale * self.joint_norm.weight
+        return shares * scale * self.joint_norm.weight
 
     def write_sum(self, z: Tensor) -> Tensor:
         """The sum of what the heads write, without the shares. [head, rows..., dimension] -> [rows..., d_model]"""

@@ -50,7 +50,7 @@ def report_data(found: Investigation, command: Command | None = None) -> dict[st
         "next": [{"why": step.why, "command": write(step.changes)} for step in next_steps(found)],
         "curves": {name: [_evaluation(one) for one in curve] for name, curve in found.curves.items()},
         "proportions": _proportions(found),
-        "agreement": None if found.agreement is None else found.agreement.to_json(),
+        "agreement": found.agreement.to_json(),
         "tables": _page_tables(found.tables, by_name),
         "examples": [asdict(example) for example in found.examples],
         "provenance": dict(record),

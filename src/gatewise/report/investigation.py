@@ -50,7 +50,7 @@ class Investigation:
     curves: Mapping[str, Evaluations]  # by name of CIRCUITS, one evaluation per size, the last beside random circuits
     tables: tuple[TruthTable, ...]
     tested: Mapping[str, TestedLabel]  # edge -> label by test
-    agreement: Agreement | None  # None if the model's labels cannot be tested
+    agreement: Agreement
     stability: Mapping[Direction, float] | None  # Jaccard of halves; None if it was not measured
     calibration: Mapping[Direction, Calibration] | None  # None if the scores are no estimates of effects
     examples: tuple[ShownExample, ...]
@@ -162,9 +162,7 @@ def _default_sizes(method: str, edges: int) -> list[int]:
 
 def _tested(
     model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
-) -> tuple[tuple[TruthTable, ...], dict[str, TestedLabel], Agreement | None]:
-    if model.coupled:  # one edge at a time cannot be recomputed alone
-        return (), {}, None
+) -> tuple[tuple[TruthTable, ...], dict[str, TestedLabel], Agreement]:
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
     tables = truth_tables(model, task.train[:_TESTED_PAIRS], gates.sound, of=chosen, memory=memory)
     tested = labels_by_test(tables)
@@ -182,7 +180,7 @@ def _stability(
 def _calibration(
     model: Model, task: Task, gates: Gates, method: str, seed: int, memory: int | str | None
 ) -> dict[Direction, Calibration] | None:
-    if method not in _RANKED or model.coupled:
+    if method not in _RANKED:
         return None
     pairs, circuits = task.train[:_TESTED_PAIRS], {"ns": gates.ns, "dn": gates.dn}
     return {d: calibrated(model, pairs, circuits[d], d, edges=_CALIBRATED, seed=seed, memory=memory) for d in BOTH}

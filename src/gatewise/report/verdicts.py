@@ -68,7 +68,7 @@ def next_steps(found: Investigation) -> list[NextStep]:
     edges, steps = len(found.gates.ns), []
     if found.curves["ns|dn"][-1].recovered_margin < 0.8 and edges * 2 <= found.graph.n_edges:
         steps.append(NextStep("a larger circuit keeps more of the task", {"edges": edges * 2}))
-    if found.agreement is not None and not found.all_gates:
+    if not found.all_gates:
         steps.append(NextStep("test every gate, not only the strongest", {"all_gates": True}))
     if found.stability and min(found.stability.values()) < OVERLAP_GOOD:
         pairs = int(found.gates.ns.provenance["examples"])
@@ -108,7 +108,7 @@ def _gates(found: Investigation) -> Remark:
     )
     text = f"{listed}, by what noising and denoising found."
     agreement = found.agreement
-    if agreement is not None and agreement.edges:
+    if agreement.edges:
         shares = ", ".join(f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind])
         text += f" Labels that truth tables confirm, of {agreement.edges:,} tested: {shares}."
     return Remark("note", "Which gates?", text)
@@ -131,9 +131,6 @@ def _beats_random(found: Investigation) -> Remark | None:
 
 def _agreement(found: Investigation) -> Remark | None:
     agreement = found.agreement
-    if agreement is None:
-        why = "this model's heads are coupled by a norm, so edges cannot be tested one by one"
-        return Remark("note", "Labels not tested", f"The labels were not tested: {why}.")
     if agreement.edges == 0:
         text = "No port of the circuit receives two edges that reach the logits, so there is nothing to test."
         return Remark("note", "Labels not tested", text)

@@ -89,7 +89,7 @@ function showProportions() {
 
 function showAgreement() {
   const found = data.agreement;
-  if (!found || !found.edges) {
+  if (!found.edges) {
     fill($("agreement"), el("h3", {}, "Labels by test"), el("p", { class: "muted" }, "No labels were tested."));
     return;
   }
