@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import re
 import shutil
 import struct
 import tempfile
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gatewise.arrays import DamagedError
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.files import circuit_from, circuit_to_json
 from gatewise.circuits.graph import Graph
@@ -33,18 +35,7 @@ from gatewise.models.config import check_config
 from gatewise.models.gguf import gguf_model
 from gatewise.models.gguf_file import parse_gguf
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.entries import (
-    ARRAYS,
-    CHECKSUMS,
-    RESULT,
-    DamagedError,
-    pack_circuits,
-    pack_value,
-    parse_entry,
-    unpack_circuits,
-    unpack_value,
-)
-from gatewise.store.remote import join_files, split_files
+from gatewise.store.entries import circuits_in, pack_result, pack_value, value_in
 from gatewise.sweep.grid import read_grid
 from gatewise.tasks.encoder import Encoder
 from gatewise.tasks.files import _with_spaces, parse_rows
@@ -105,8 +96,8 @@ def _gates_files() -> list[bytes]:
     for ns, dn, joint in (([0, 1], [1, 2], None), ([0], [2], [0, 2])):
         gates = split_gates(logic.circuit(ns), logic.circuit(dn), joint=None if joint is None else logic.circuit(joint))
         with tempfile.TemporaryDirectory() as folder:
-            gates.save(Path(folder) / "gates.json")
-            found.append((Path(folder) / "gates.json").read_bytes())
+            gates.save(Path(folder) / "gates.safetensors")
+            found.append((Path(folder) / "gates.safetensors").read_bytes())
     return found
 
 
@@ -175,45 +166,30 @@ def _folder() -> Path:
 
 
 def _entries() -> list[bytes]:
-    circuits = pack_circuits(_KEY, _circuits()[:1], {"method": "eap"})
-    value = pack_value(_KEY, {"numbers": [1, 2.5, float("nan")], "text": None}, {"what": "a test"})
-    return [circuits[RESULT] + b"\0" + circuits[ARRAYS], value[RESULT]]
+    value = {"numbers": [1, 2.5, float("nan")], "text": None}
+    return [pack_result(_KEY, _circuits()[:1], {"method": "eap"}), pack_value(_KEY, value, {"what": "a test"})]
+
+
+def _sealed(content: bytes) -> bytes:
+    """With a checksum that holds: whoever can write a file can write that, too."""
+    found = re.search(rb'sha256\\": \\"([0-9a-f]{64})', content)
+    if found is None:
+        return content
+    blank = content.replace(found[1], b"0" * 64, 1)
+    return blank.replace(b"0" * 64, sha256(blank).hexdigest().encode(), 1)
 
 
 def _read_entry(content: bytes) -> None:
-    """Two files with a zero between them, whose checksums hold: whoever can write a store can write those, too."""
-    result, zero, arrays = content.partition(b"\0")
-    parts = {RESULT: result, **({ARRAYS: arrays} if zero else {})}
-    checksums = "".join(f"{sha256(part).hexdigest()}  {name}\n" for name, part in parts.items())
-    _unpack({**parts, CHECKSUMS: checksums.encode()})
-
-
-def _unpack(files: dict[str, bytes]) -> None:
-    found, tensors = parse_entry(files, _KEY)
-    if found.get("kind") == "json":
-        unpack_value(found)
-    else:
-        unpack_circuits(found, tensors)
-
-
-def _sent_entries() -> list[bytes]:
-    """Entries as they are at a URL: one file each."""
-    circuits = pack_circuits(_KEY, _circuits()[:1], {"method": "eap"})
-    return [join_files(content) for content in (circuits, pack_value(_KEY, [1, None], {"what": "a test"}))]
+    (value_in if b"numbers" in content else circuits_in)(_sealed(content), _KEY)
 
 
 def _checkpoints() -> list[bytes]:
-    packed = Checkpoint(None, _KEY)._packed({"step": 3, "history": [[0.5, 1.0]]}, {"x": torch.arange(4)})
-    return [packed.partition(b"\n")[2]]
+    return [_place()._packed({"step": 3, "history": [[0.5, 1.0]]}, {"x": torch.arange(4)})]
 
 
 @cache
 def _place() -> Checkpoint:
     return Checkpoint(None, _KEY)
-
-
-def _checkpoint(content: bytes) -> None:
-    _place()._unpacked(sha256(content).hexdigest().encode() + b"\n" + content)
 
 
 # Models
@@ -303,15 +279,14 @@ TARGETS = {
     for target in (
         Target("circuit", _circuit_files, _json(lambda found: circuit_from(found, "c.json", _graph())), json=True),
         Target("circuit-any", _circuit_files, _json(lambda found: circuit_from(found, "c.json")), json=True),
-        Target("gates", _gates_files, _json(lambda found: Gates.from_json(found, "g.json")), json=True),
+        Target("gates", _gates_files, lambda content: Gates.from_bytes(_sealed(content), "g.safetensors")),
         Target("csv", lambda: list(_CSV), lambda content: parse_rows(content, Path("p.csv"))),
         Target("jsonl", lambda: list(_JSONL), lambda content: parse_rows(content, Path("p.jsonl")), json=True),
         Target("pairs", lambda: [_KNOWN, *_JSONL], _encode, json=True, cases=200_000),
         Target("grid", lambda: list(_TOML), _read_grid),
         Target("gguf", _gguf, _convert),
-        Target("checkpoint", _checkpoints, _checkpoint),
+        Target("checkpoint", _checkpoints, lambda content: _place()._unpacked(_sealed(content))),
         Target("entry", _entries, _read_entry),
-        Target("sent-entry", _sent_entries, lambda content: _unpack(split_files(content))),
         Target("config", _configs, _config, json=True),
         Target("folder", _configs, _load_folder, json=True, cheap=False, cases=1_000),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from small_models import random_pairs, small_model
 
+from gatewise import files as files_module
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError, GatewiseWarning
@@ -25,7 +28,7 @@ from gatewise.methods.contract import Finding, Method, Problem, top_edges
 from gatewise.methods.ingredients import ingredients
 from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.store import Store
-from gatewise.store import entries as store_module
+from gatewise.store.care import list_entries
 
 discover_module = import_module("gatewise.methods.search")  # the package has a function of that name
 KEY = "ab" + "0" * 30
@@ -70,12 +73,28 @@ def test_round_trip(tmp_path: Path, graph: Graph) -> None:
     assert same(found, circuits)
 
 
-def test_an_entry_is_three_files_and_nothing_else(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.put(KEY, some_circuits(), {})
-    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
-    assert files == [f"ab/{KEY}/{name}" for name in ("arrays.safetensors", "checksums", "result.json")]
-    assert [path.name for path in (tmp_path / "ab").iterdir()] == [KEY]
+def path_of(store: Store, key: str) -> Path:
+    return Path(store.location) / key[:2] / f"{key}.safetensors"
+
+
+def test_an_entry_is_one_file_that_any_reader_of_safetensors_opens(tmp_path: Path) -> None:
+    store, circuits = Store(tmp_path), some_circuits()
+    store.put(KEY, circuits, {})
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [path_of(store, KEY)]
+    with safe_open(path_of(store, KEY), "pt") as file:
+        assert sorted(file.keys()) == ["masks", "scores.0"]  # three circuits share their scores
+        assert circuits[0].scores is not None
+        assert torch.equal(file.get_tensor("scores.0"), circuits[0].scores)
+        assert json.loads(file.metadata()["gatewise"])["circuits"][1]["edges"] == 5
+
+
+def test_the_same_result_gives_the_same_bytes(tmp_path: Path) -> None:
+    contents = []
+    for name in ("first", "second"):
+        store = Store(tmp_path / name)
+        store.put(KEY, some_circuits(), {"a": 1, "b": 2})
+        contents.append(path_of(store, KEY).read_bytes())
+    assert contents[0] == contents[1]
 
 
 def test_what_json_cannot_hold_is_no_reason_to_lose_a_result(tmp_path: Path) -> None:
@@ -87,27 +106,17 @@ def test_what_json_cannot_hold_is_no_reason_to_lose_a_result(tmp_path: Path) -> 
     assert found[0].provenance == {"correlation": None, "pair": [1, 2]}
 
 
-@pytest.mark.parametrize("name", ["result.json", "arrays.safetensors", "checksums"])
-@pytest.mark.parametrize("damage", ["flip first", "flip middle", "flip last", "cut", "empty", "remove"])
-def test_damage_is_detected_and_set_aside(tmp_path: Path, name: str, damage: str) -> None:
-    store, circuits = Store(tmp_path), some_circuits()
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "one more"])
+def test_damage_is_detected_wherever_it_is_and_replaced(tmp_path: Path, damage: str) -> None:
+    store, circuits = Store(tmp_path), some_circuits(Graph.transformer(1, 1, 4))
     store.put(KEY, circuits, {})
-    path = store.folder(KEY) / name
-    content = bytearray(path.read_bytes())
-    if damage == "remove":
-        path.unlink()
-    elif damage == "empty":
-        path.write_bytes(b"")
-    elif damage == "cut":
-        path.write_bytes(content[:-1])
-    else:
-        place = {"first": 0, "middle": len(content) // 2, "last": -1}[damage.split()[1]]
-        content[place] ^= 1
-        path.write_bytes(content)
-    with pytest.warns(GatewiseWarning, match=r"damaged.*set aside as"):
-        assert store.get(KEY) is None
-    assert not store.folder(KEY).exists()
-    assert len(list((tmp_path / "ab").glob(f"{KEY}.damaged-*"))) == 1
+    path = path_of(store, KEY)
+    sound = path.read_bytes()
+    for place in range(0, len(sound), 1 if damage == "flip" else len(sound)):
+        flipped = sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :]
+        path.write_bytes({"flip": flipped, "cut": sound[:-1], "empty": b"", "one more": sound + b" "}[damage])
+        with pytest.warns(GatewiseWarning, match=r"damaged.*computed again and replaced"):
+            assert store.get(KEY) is None, place
     store.put(KEY, circuits, {})
     assert same(store.get(KEY) or [], circuits)
 
@@ -116,10 +125,22 @@ def test_an_entry_under_a_wrong_name_is_not_trusted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(KEY, some_circuits(), {})
     other = "cd" + KEY[2:]
-    store.folder(other).parent.mkdir()
-    store.folder(KEY).rename(store.folder(other))
-    with pytest.warns(GatewiseWarning, match="it is the result"):
+    path_of(store, other).parent.mkdir()
+    path_of(store, KEY).rename(path_of(store, other))
+    with pytest.warns(GatewiseWarning, match=f"it is the circuits {KEY}"):
         assert store.get(other) is None
+
+
+def test_the_store_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    """It had a folder for each result."""
+    (tmp_path / "ab" / KEY).mkdir(parents=True)
+    (tmp_path / "ab" / KEY / "result.json").write_text("{}")
+    expected = r"earlier version of gatewise.*give another place, or remove it"
+    for action in (Store(tmp_path).tidy, lambda: list_entries(Store(tmp_path))):
+        with pytest.raises(GatewiseError, match=expected):
+            action()
+    with pytest.raises(GatewiseError, match=expected):
+        Store(tmp_path).remember({}, lambda: pytest.fail("worked"))
 
 
 _WRITER = """
@@ -127,7 +148,6 @@ import sys
 sys.path[:0] = {path!r}
 from test_store import some_circuits, same
 from gatewise.store import Store
-from gatewise.store import entries as store_module
 store, circuits = Store(sys.argv[1]), some_circuits()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -156,26 +176,21 @@ def test_two_processes_may_store_the_same(tmp_path: Path) -> None:
         _, problems = writer.communicate(timeout=120)
         assert writer.returncode == 0, problems
     names = sorted(path.name for path in tmp_path.glob("*/*"))
-    assert names == [f"{i:02x}" + "0" * 30 for i in range(40)]
+    assert names == [f"{i:02x}" + "0" * 30 + ".safetensors" for i in range(40)]
 
 
-@pytest.mark.parametrize("step", range(3))
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS])
 def test_no_space_and_read_only_are_clear_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, problem: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
 ) -> None:
     store = Store(tmp_path)
     store.put("cd" + KEY[2:], some_circuits(), {})
-    real, done = store_module._write, []
 
     def failing(path: Path, content: bytes) -> None:
-        if len(done) == step:
-            path.write_bytes(content[: len(content) // 2])
-            raise OSError(problem, os.strerror(problem))
-        done.append(path)
-        real(path, content)
+        path.write_bytes(content[: len(content) // 2])
+        raise OSError(problem, os.strerror(problem))
 
-    monkeypatch.setattr(store_module, "_write", failing)
+    monkeypatch.setattr(files_module, "_write", failing)
     with pytest.raises(GatewiseError, match=f"{os.strerror(problem)}.*untouched.*another folder"):
         store.put(KEY, some_circuits(), {})
     assert list((tmp_path / "ab").iterdir()) == []
@@ -187,35 +202,42 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     store = Store(tmp_path / "runs")
     for action in (lambda: store.put(KEY, some_circuits(), {}), store.check_writable):
-        with pytest.raises(GatewiseError, match="cannot store a result"):
+        with pytest.raises(GatewiseError, match="cannot write to the store"):
             action()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("step", range(4))
-def test_killed_at_any_moment_nothing_is_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """A process that ends at once, without cleaning up: during the n-th file, or before the rename."""
+@pytest.mark.parametrize("moment", ["in the file", "before the rename", "after the rename"])
+def test_killed_at_any_moment_nothing_is_half_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A process that ends at once, without cleaning up."""
     store, circuits = Store(tmp_path), some_circuits()
-    real, done = store_module._write, []
 
     def dying(path: Path, content: bytes) -> None:
-        if len(done) == step:
-            path.write_bytes(content[: len(content) // 2])
-            os._exit(9)
-        done.append(path)
-        real(path, content)
+        path.write_bytes(content[: len(content) // 2])
+        os._exit(9)
 
-    monkeypatch.setattr(store_module, "_write", dying)
-    monkeypatch.setattr(store_module, "_rename_unless_there", lambda *_: os._exit(9))
+    def die(*_: Any) -> None:
+        os._exit(9)
+
+    if moment == "in the file":
+        monkeypatch.setattr(files_module, "_write", dying)
+    elif moment == "before the rename":
+        monkeypatch.setattr(files_module.os, "replace", die)
+    else:
+        monkeypatch.setattr(files_module, "_flush_folder", die)
     child = os.fork()
     if child == 0:
         store.put(KEY, circuits, {})
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     monkeypatch.undo()
-    assert store.get(KEY) is None
+    assert (store.get(KEY) is None) == (moment != "after the rename")
     store.put(KEY, circuits, {})
     assert same(store.get(KEY) or [], circuits)
+    store.tidy()
+    assert [path.name for path in tmp_path.glob("*/*")] == [f"{KEY}.safetensors"]
 
 
 NUMBERS = [0.1, 1 / 3, 5e-324, -1.7976931348623157e308, -0.0, 2**70, 1, True, None, "NaN"]
@@ -258,28 +280,36 @@ def test_remember_refuses_what_json_cannot_hold(tmp_path: Path, value: Any, matc
         Store(tmp_path).remember({}, lambda: value)
     with pytest.raises(GatewiseError, match=match):
         Store(tmp_path).remember({"given": value}, lambda: 0)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("*/*")) == []
 
 
 def test_remember_never_trusts_damage(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.remember({"x": 1}, lambda: [0.25])
-    (path,) = tmp_path.glob("*/*/result.json")
-    assert sorted(p.name for p in path.parent.iterdir()) == ["checksums", "result.json"]
+    (path,) = tmp_path.glob("*/*")
     path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
-    with pytest.warns(GatewiseWarning, match="checksums do not hold"):
+    with pytest.warns(GatewiseWarning, match="checksum does not hold"):
         assert store.remember({"x": 1}, lambda: [0.5]) == [0.5]
     assert store.remember({"x": 1}, lambda: [9]) == [0.5]
 
 
-def test_remember_hands_over_what_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_path: Path, _content: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def no_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For results; a few bytes more can still be written."""
+    real = files_module._write
 
-    monkeypatch.setattr(store_module, "_write", full)
+    def full(path: Path, content: bytes) -> None:
+        if ".safetensors." in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, content)
+
+    monkeypatch.setattr(files_module, "_write", full)
+
+
+def test_remember_hands_over_what_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_space(monkeypatch)
     with pytest.warns(GatewiseWarning, match=r"not stored.*No space left"):
         assert Store(tmp_path).remember({}, lambda: 7) == 7
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert list(tmp_path.glob("*/*")) == []
 
 
 @dataclass(frozen=True)
@@ -364,13 +394,10 @@ def test_discover_refuses_before_the_work_and_keeps_what_was_found(
 ) -> None:
     model, pairs = planted_model("and"), planted_pairs()
     (tmp_path / "file").write_text("")
-    with pytest.raises(GatewiseError, match="cannot store"):
+    with pytest.raises(GatewiseError, match="cannot read the store"):
         discover(model, pairs, "fake", edges=2, store=tmp_path / "file")
     assert searches == []
 
-    def full(_path: Path, _content: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(store_module, "_write", full)
+    no_space(monkeypatch)
     with pytest.warns(GatewiseWarning, match=r"not stored.*No space left"):
         assert len(discover(model, pairs, "fake", edges=2, store=tmp_path / "runs")) == 2

@@ -17,12 +17,15 @@ import torch
 from test_store import some_circuits
 from typer.testing import CliRunner
 
+from gatewise.arrays import pack
 from gatewise.cli.main import app
-from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.errors import GatewiseError
+from gatewise.files import temporary_path
 from gatewise.store import SCHEMA, Store
-from gatewise.store.care import collect, find_entry, garbage, list_entries, verify
+from gatewise.store.care import collect, find_entry, garbage, list_entries
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.litter import abandoned, temporary_path
+from gatewise.store.entries import entry_name
+from gatewise.store.roots import Folder
 
 KEY, OTHER, THIRD = "ab" + "0" * 30, "ab" + "1" * 30, "cd" + "2" * 30
 
@@ -38,6 +41,14 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
+def root(store: Store) -> Path:
+    return Path(store.location)
+
+
+def results_in(store: Store) -> set[Path]:
+    return set(root(store).glob("*/*"))
+
+
 def run(*words: Any) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["runs", *map(str, words)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -47,25 +58,25 @@ def run(*words: Any) -> tuple[int, str]:
 
 def test_list(store: Store) -> None:
     assert sorted(entry.kind for entry in list_entries(store)) == ["checkpoint", "circuits", "json"]
-    code, text = run("list", "--store", store.root)
+    code, text = run("list", "--store", root(store))
     assert code == 0
     assert "eap ns [1, 5]" in text
     assert "experiment" in text
     assert "3 entries" in text
-    listed = json.loads(run("list", "--store", store.root, "--json")[1])
+    listed = json.loads(run("list", "--store", root(store), "--json")[1])
     assert {entry["key"] for entry in listed} >= {KEY, THIRD}
     assert all(Path(entry["path"]).exists() and entry["bytes"] > 0 for entry in listed)
 
 
 def test_show(store: Store) -> None:
-    code, text = run("show", KEY[:4], "--store", store.root, "--json")
+    code, text = run("show", KEY[:4], "--store", root(store), "--json")
     shown = json.loads(text)
     assert code == 0
     assert shown["record"]["method"] == "eap"
     assert [circuit["edges"] for circuit in shown["circuits"]][:2] == [1, 5]
     plain = next(entry for entry in list_entries(store) if entry.kind == "json")
-    assert '"nan"' in run("show", plain.key, "--store", store.root)[1]
-    with pytest.raises(GatewiseError, match=r"no entry of .* begin with 'ff'"):
+    assert '"nan"' in run("show", plain.key, "--store", root(store))[1]
+    with pytest.raises(GatewiseError, match=r"no sound entry of .* begin with 'ff'"):
         find_entry(store, "ff")
     store.put(OTHER, some_circuits(), {})
     with pytest.raises(GatewiseError, match="2 entries"):
@@ -73,73 +84,74 @@ def test_show(store: Store) -> None:
 
 
 def test_show_trusts_nothing_that_is_damaged(store: Store) -> None:
-    path = store.folder(KEY) / "arrays.safetensors"
+    path = root(store) / entry_name(KEY)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(GatewiseError, match="damaged"):
-        run("show", KEY, "--store", store.root)
+    with pytest.raises(GatewiseError, match="no sound entry"):
+        run("show", KEY, "--store", root(store))
+    assert "damaged" in run("list", "--store", root(store))[1]
 
 
 def test_verify_finds_every_damage_and_changes_nothing(store: Store) -> None:
-    assert run("verify", "--store", store.root) == (0, "3 sound, 0 bad\n")
-    victims = [file for file in store.root.rglob("*") if file.is_file()]
-    assert len(victims) == 6
+    assert run("verify", "--store", root(store)) == (0, "3 sound, 0 bad\n")
+    victims = results_in(store)
+    assert len(victims) == 3
     for file in victims:
         sound = file.read_bytes()
         file.write_bytes(sound[:-2] + bytes([sound[-2] ^ 1]) + sound[-1:])
-        before = sorted(path.name for path in store.root.rglob("*"))
-        assert [bool(problem) for _, problem in verify(store)].count(True) == 1, file
-        code, text = run("verify", "--store", store.root, "--json")
+        before = sorted(path.name for path in root(store).rglob("*"))
+        assert [bool(entry.problem) for entry in list_entries(store)].count(True) == 1, file
+        code, text = run("verify", "--store", root(store), "--json")
         assert code == 1
         assert json.loads(text)["sound"] == 2
-        assert sorted(path.name for path in store.root.rglob("*")) == before
+        assert sorted(path.name for path in root(store).rglob("*")) == before
         file.write_bytes(sound)
-    assert not any(problem for _, problem in verify(store))
+    assert not any(entry.problem for entry in list_entries(store))
 
 
 def test_gc_removes_garbage_and_nothing_else(store: Store) -> None:
-    keep = {path for path in store.root.rglob("*") if path.is_file()}
-    assert run("gc", "--store", store.root) == (0, "removed 0, 0 bytes\n")
+    keep = results_in(store)
+    assert run("gc", "--store", root(store)) == (0, "removed 0, 0 bytes\n")
     store.checkpoint(KEY).save({}, {"x": torch.zeros(1)})  # its result is there
-    store.put(OTHER, some_circuits(), {})
-    (store.folder(OTHER) / "checksums").unlink()
-    with pytest.warns(GatewiseWarning, match="set aside"):
-        store.get(OTHER)
-    old = store.root / "ef" / ("ef" + "3" * 30)
-    old.mkdir(parents=True)
-    (old / "result.json").write_text(json.dumps({"schema": SCHEMA - 1}))
+    (root(store) / entry_name(OTHER)).write_bytes(b"half")
+    old = root(store) / entry_name("ef" + "3" * 30)
+    old.parent.mkdir()
+    old.write_bytes(pack({"schema": SCHEMA - 1}, {}))
     dead = _part_of_a_process_that_ended(store)
     expected = {"temporary", "damaged", "outdated", "checkpoint"}
     assert {entry.kind for entry in garbage(store)} == expected
-    before = {path for path in store.root.rglob("*") if path.is_file()}
-    assert "would remove 4" in run("gc", "--store", store.root, "--dry-run")[1]
-    assert {path for path in store.root.rglob("*") if path.is_file()} == before
-    listed = json.loads(run("gc", "--store", store.root, "--json")[1])["entries"]
+    before = results_in(store)
+    assert "would remove 4" in run("gc", "--store", root(store), "--dry-run")[1]
+    assert results_in(store) == before
+    listed = json.loads(run("gc", "--store", root(store), "--json")[1])["entries"]
     assert {entry["kind"] for entry in listed} == expected
     assert not dead.exists()
-    assert {path for path in store.root.rglob("*") if path.is_file()} == keep
+    assert results_in(store) == keep
     assert [entry.kind for entry in collect(store, checkpoints=True)] == ["checkpoint"]
-    assert not store.folder(THIRD).with_name(f"{THIRD}.checkpoint").exists()
+    assert len(results_in(store)) == 2
 
 
 def _part_of_a_process_that_ended(store: Store) -> Path:
     program = (
-        "import sys; from pathlib import Path; from gatewise.store.litter import temporary_path\n"
-        "path = temporary_path(Path(sys.argv[1])); path.mkdir(); (path / 'result.json').write_text('half'); print(path)"
+        "import sys; from pathlib import Path; from gatewise.files import temporary_path\n"
+        "path = temporary_path(Path(sys.argv[1])); path.write_text('half'); print(path)"
     )
-    command = [sys.executable, "-c", program, str(store.folder(OTHER))]
+    command = [sys.executable, "-c", program, str(root(store) / entry_name(OTHER))]
     return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
 _SLOW_WRITER = """
 import sys, time
-from gatewise.store import Store, entries
-real = entries._write
+from gatewise import files
+from gatewise.store import Store
+real = files._write
 def slow(path, content):
+    if ".safetensors." not in path.name:
+        return real(path, content)
     real(path, content[: len(content) // 2])
     print("half", flush=True)
     sys.stdin.readline()
-    real(path, content)
-entries._write = slow
+    path.write_bytes(content)
+files._write = slow
 print(Store(sys.argv[1]).remember({"slow": True}, lambda: 42))
 """
 
@@ -158,7 +170,7 @@ def test_a_live_writer_is_left_alone_and_a_killed_one_cleaned_up_after(tmp_path:
         while psutil.Process(writer.pid).status() != psutil.STATUS_ZOMBIE:  # not waited for: a zombie does not write
             time.sleep(0.01)
     else:
-        rest, _ = writer.communicate("go\n\n", timeout=60)
+        rest, _ = writer.communicate("go\n", timeout=60)
         assert rest.splitlines()[-1] == "42"
     assert Store(tmp_path).remember({"slow": True}, lambda: 43) == (43 if killed else 42)
     writer.wait()
@@ -171,10 +183,10 @@ def test_unknown_writers_get_a_day(tmp_path: Path) -> None:
     nameless = tmp_path / ".something.part"
     for path in (own, foreign, nameless):
         path.touch()
-    assert list(abandoned(tmp_path)) == []
+    assert Folder(tmp_path).abandoned() == []
     for path in (own, foreign, nameless):
         os.utime(path, (0, path.stat().st_mtime - 25 * 3600))
-    assert sorted(abandoned(tmp_path)) == sorted([foreign, nameless])
+    assert sorted(Folder(tmp_path).abandoned()) == sorted([foreign, nameless])
 
 
 def test_no_store_there(tmp_path: Path) -> None:

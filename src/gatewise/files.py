@@ -1,17 +1,32 @@
-"""Writing files so that nothing is ever half-written, and reading them within stated limits."""
+"""Writing files so that nothing is ever half-written, and reading them within stated limits.
+
+A file is written under a temporary name, flushed to disk and renamed. The temporary name says which process on which
+machine writes under it: it is abandoned if that process has ended. Of other machines' processes nothing is known, and a
+day has to pass.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
+import math
 import os
-import secrets
+import platform
+import re
+import time
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gatewise.errors import GatewiseError
 
+MAX_BYTES = 1 << 30  # of a file that a user names: three circuits of ten million edges with scores fit
 MAX_JSON_BYTES = 256 << 20  # a circuit file of three million edges fits
 MAX_JSON_VALUES = 20_000_000  # commas and brackets: small ones take thirty times their size in memory
+_TEMPORARY = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<process>\d{1,10})-[0-9a-f]{8}\.part")
+_LONG = 24 * 3600.0  # seconds after which nobody writes under a temporary name any more
 
 
 def cache_folder() -> Path:
@@ -23,39 +38,119 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "gatewise"
 
 
+# Writing
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, flush it to disk, then rename."""
+    """The file is there as a whole or not at all, or as it was before, whenever the process or the machine stops."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # readable as the user's umask says
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_file(path, content)
     except OSError as error:
         raise GatewiseError(
             f"cannot write {path}: {error.strerror}. Choose another place or free some space."
         ) from error
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """The same for callers who have something else to say about an OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_path(path)
+    try:
+        _write(temporary, content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def temporary_path(beside: Path) -> Path:
+    """A name of this process's own for what will be renamed to `beside`."""
+    return beside.with_name(f".{beside.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # readable as the user's umask says
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def is_abandoned(temporary: Path) -> bool:
+    """Whether nobody will finish this temporary file."""
+    import psutil
+
+    written = temporary.stat().st_mtime
+    name = _TEMPORARY.fullmatch(temporary.name)
+    if name is None or name["machine"] != _machine():
+        return time.time() - written > _LONG
+    number = int(name["process"])
+    if number == os.getpid():
+        return False
+    try:
+        process = psutil.Process(number)
+        reused = process.create_time() > written + 1  # the writer's number was given to a later process
+        return reused or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
+@functools.cache
+def _machine() -> str:
+    """The machine, or the container: where process numbers mean the same."""
+    try:
+        numbers = os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux
+        numbers = ""
+    return hashlib.sha256(f"{platform.node()} {numbers}".encode()).hexdigest()[:8]
+
+
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
     write_atomically(path, (json.dumps(content, indent=indent, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path, what: str) -> Any:
-    """Parse a JSON file; every way it can be broken is an error that names the file."""
+def as_plain(value: Any) -> Any:
+    """For the record: tuples become lists, numbers that are none become null."""
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+# Reading
+
+
+def read_bytes(path: Path, what: str, largest: int = MAX_BYTES) -> bytes:
+    """The content of a file of at most so many bytes."""
     try:
         with path.open("rb") as stream:
-            content = stream.read(MAX_JSON_BYTES + 1)
+            content = stream.read(largest + 1)
     except OSError as error:
         raise GatewiseError(f"cannot read {path}: {error.strerror}. Give the path of {what}.") from error
-    return parse_json(content, path, what)
+    if len(content) > largest:
+        raise GatewiseError(f"{path} is larger than {largest:,} bytes, the most that {what} has.")
+    return content
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Parse a JSON file; every way it can be broken is an error that names the file."""
+    return parse_json(read_bytes(path, what, MAX_JSON_BYTES), path, what)
 
 
 def parse_json(content: bytes, path: str | Path, what: str) -> Any:

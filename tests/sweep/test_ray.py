@@ -16,7 +16,7 @@ import pytest
 
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
-from gatewise.store.care import verify
+from gatewise.store.care import list_entries
 from gatewise.sweep import run_sweep
 from gatewise.sweep.grid import grid_from
 
@@ -67,8 +67,8 @@ def killer(kills: int, cells: int, store: Path) -> Iterator[list[int]]:
 
     def kill() -> None:
         while not done.is_set() and len(killed) < kills:
-            stored = sum(1 for _ in store.glob("*/*/arrays.safetensors"))  # a search of each cell
-            for child in busy()[-1:] if stored >= len(killed) * cells // kills else ():
+            stored = sum(1 for _ in store.glob("*/*.safetensors"))  # two of each cell: its search, and itself
+            for child in busy()[-1:] if stored >= 2 * len(killed) * cells // kills else ():
                 os.kill(child.pid, signal.SIGKILL)
                 killed.append(child.pid)
             time.sleep(0.05)
@@ -93,7 +93,7 @@ def compare(grid: dict[str, Any], folder: Path, workers: int, kills: int) -> Non
     assert len(report.rows) == len(asked)
     for table in ("table.csv", "table.parquet"):
         assert (folder / "ray" / table).read_bytes() == (folder / "serial" / table).read_bytes()
-    assert not any(problem for _, problem in verify(Store(folder / "ray" / "store")))
+    assert not any(entry.problem for entry in list_entries(Store(folder / "ray" / "store")))
     report = run_sweep(asked, folder / "ray")  # the next start cleans up after the killed ones
     assert report.forecast.missing == 0
     assert [path for path in (folder / "ray").rglob("*") if path.suffix in (".part", ".checkpoint")] == []
@@ -107,6 +107,40 @@ def test_a_sweep_on_ray_whose_workers_die_equals_the_serial_one(tmp_path: Path) 
 def test_200_cells(tmp_path: Path) -> None:
     grid = {**GRID, "methods": ["eap"], "sizes": [20, 40, 60, 80], "seeds": list(range(25))}
     compare(grid, tmp_path, workers=4, kills=12)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an empty bucket on an S3 server of this test's own, which our workers know from the environment."""
+    s3fs = pytest.importorskip("s3fs", reason="needs s3fs")
+    server = pytest.importorskip("moto.server", reason="needs moto").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
+        yield "s3://bucket"
+    finally:
+        server.stop()
+
+
+def test_a_sweep_of_two_workers_on_s3_equals_the_serial_one(bucket: str, tmp_path: Path) -> None:
+    asked = grid_from({**GRID, "methods": ["eap"]})
+    serial = run_sweep(asked, tmp_path / "serial")
+    with cluster(2) as address:
+        report = run_sweep(asked, tmp_path / "ray", store=f"{bucket}/runs", ray=address)
+    assert report.failures == ()
+    assert report.forecast.missing == len(asked)
+    for table in ("table.csv", "table.parquet"):
+        assert (tmp_path / "ray" / table).read_bytes() == (tmp_path / "serial" / table).read_bytes()
+    stored, local = list_entries(Store(f"{bucket}/runs")), list_entries(Store(tmp_path / "serial" / "store"))
+    assert sorted((entry.key, entry.kind, entry.problem) for entry in stored) == sorted(
+        (entry.key, entry.kind, entry.problem) for entry in local
+    )
+    assert serial.complete
 
 
 def test_no_cluster_there(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from gatewise.cli.main import app
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
-from gatewise.store.care import verify
+from gatewise.store.care import list_entries
 from gatewise.sweep import Cell, Grid, run_sweep
 from gatewise.sweep import cells as cells_module
 from gatewise.sweep.grid import grid_from
@@ -139,7 +139,7 @@ def test_workers_may_die(serial: Path, tmp_path: Path) -> None:
     assert len(killed) == 2
     assert report.failures == ()
     assert table(tmp_path) == table(serial)
-    assert not any(problem for _, problem in verify(Store(tmp_path / "store")))
+    assert not any(entry.problem for entry in list_entries(Store(tmp_path / "store")))
     assert list(tmp_path.rglob("*.part")) == list(tmp_path.rglob("*.checkpoint")) == []
 
 

@@ -37,5 +37,5 @@ def test_torture_sees_what_it_looks_for(tmp_path: Path) -> None:
     mask, scores, notes = wanted[key][0]
     changed = {key: [(mask, bytes([scores[0] ^ 1]) + scores[1:], notes), *wanted[key][1:]]}
     assert differences(wanted, changed) == [f"{key} differs"]
-    (tmp_path / "store" / key[:2] / f".{key}.part").mkdir()
+    (tmp_path / "store" / key[:2] / f".{key}.part").touch()
     assert len(litter(tmp_path)) == 1

@@ -11,7 +11,6 @@ no temporary files.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import resource
@@ -30,11 +29,10 @@ from typing import Any
 import psutil
 import torch
 
-from gatewise import task
+from gatewise import files, task
 from gatewise.methods import discover
-from gatewise.store import Store, entries
-from gatewise.store.care import list_entries, verify
-from gatewise.store.checkpoints import Checkpoint
+from gatewise.store import Store
+from gatewise.store.care import list_entries
 from gatewise.sweep import run_sweep
 from gatewise.sweep.cells import loaded
 from gatewise.sweep.grid import grid_from
@@ -145,7 +143,7 @@ def _start(work: Callable[[Path], None], folder: Path, kill_in_write: int = -1, 
 
 def _arm(writes: int, share: float) -> None:
     """After so many files, write only a share of the next one, and die."""
-    real, done = entries._write, []
+    real, done = files._write, []
 
     def write(path: Path, content: bytes) -> None:
         if len(done) == writes:
@@ -154,7 +152,7 @@ def _arm(writes: int, share: float) -> None:
         done.append(path)
         real(path, content)
 
-    entries._write = write
+    files._write = write
 
 
 def _wait(child: int, until_kill: float | None) -> bool:
@@ -182,23 +180,24 @@ def _wait(child: int, until_kill: float | None) -> bool:
 def _after_a_kill(folder: Path, known: dict[str, int]) -> list[str]:
     """What is wrong with the store. known: how far each checkpoint was, which is updated."""
     store = Store(folder / "store")
-    if not store.root.is_dir():
+    if not Path(store.location).is_dir():
         return []
-    problems = [f"{entry.path.name}: {problem}" for entry, problem in verify(store) if problem]
-    kept = {entry.key: entry for entry in list_entries(store) if entry.kind in ("circuits", "json", "checkpoint")}
+    entries = list_entries(store)
+    problems = [f"{entry.path}: {entry.problem}" for entry in entries if entry.problem]
+    kept = {entry.key: entry for entry in entries if not entry.problem}
     for key in known.keys() - kept.keys():
         problems.append(f"{key}: what was saved is gone")
     for key, entry in kept.items():
-        now = progress(entry.path, key) if entry.kind == "checkpoint" else sys.maxsize
+        now = progress(store, key) if entry.kind == "checkpoint" else sys.maxsize
         if now < known.get(key, 0):
             problems.append(f"{key}: a checkpoint fell back from {known[key]} to {now}")
         known[key] = now
     return problems
 
 
-def progress(path: Path, key: str) -> int:
+def progress(store: Store, key: str) -> int:
     """How far a checkpoint is."""
-    saved = Checkpoint(path, key).load()
+    saved = store.checkpoint(key).load()
     if saved is None:
         return -1
     state = saved.state
@@ -219,8 +218,7 @@ def results(folder: Path) -> dict[str, Any]:
                 for c in circuits
             ]
         else:
-            result = json.loads((entry.path / "result.json").read_text())
-            found[entry.key] = repr(result["value"]["rows"])
+            found[entry.key] = repr(entry.content["value"]["rows"])
     for table in folder.glob("table.*"):
         found[table.name] = table.read_bytes()
     return found
@@ -235,10 +233,9 @@ def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
 
 
 def litter(folder: Path) -> list[str]:
-    kept = {"result.json", "arrays.safetensors", "checksums", "table.csv", "table.parquet"}
-    return [f"{path} is left over" for path in folder.rglob("*") if path.is_file() and path.name not in kept] + [
-        f"{path} is left over" for path in folder.rglob("*.part")
-    ]
+    kept = {".gatewise-store", "table.csv", "table.parquet"}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in kept]
+    return [f"{path} is left over" for path in files if path.suffix != ".safetensors"]
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gatewise.arrays import is_arrays
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
@@ -84,6 +85,11 @@ def save_edge_list(circuit: Circuit, path: str | Path, *, names: EdgeListNames =
 
 def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
     """Read any of the formats. `graph`: what the circuit must belong to; needed for Edge-Pruning's list."""
+    if is_arrays(Path(path)):
+        raise GatewiseError(
+            f"{path} is no circuit file, but maybe a gates file: gatewise.Gates.load(path) reads it, and its "
+            f"export(folder) writes its circuits."
+        )
     return circuit_from(read_json(Path(path), _WHAT), path, graph)
 
 
@@ -151,20 +157,10 @@ def _graph_of(
 ) -> Graph:
     cfg = _entry(content, "cfg", dict, path)
     sizes = {key: _entry(cfg, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in cfg or key != "d_model"}
-    for key, value in sizes.items():
-        if not 1 <= value <= _MAX_SIZE[key]:
-            raise GatewiseError(f"{path}: cfg.{key} is {value}, expected 1 to {_MAX_SIZE[key]:,}.")
+    check_sizes(sizes, f"{path}: cfg")
     if "stages" in block:
-        stages = block["stages"]
-        if not (isinstance(stages, list) and stages and all(_is_names(s) for s in stages)):
-            raise GatewiseError(f"{path}: gatewise.stages has to be a list of lists of node names.")
-        names = [name for stage in stages for name in stage]
-        if len(names) > _MOST_NODES or len(set(names) | {"logits"}) <= len(names):
-            raise GatewiseError(
-                f"{path}: gatewise.stages names {len(names):,} nodes; expected at most {_MOST_NODES:,} different ones, "
-                f"none of them 'logits'."
-            )
-        return Graph.layered(stages[0], stages[1:], sizes.get("d_model", 1))
+        check_stages(block["stages"], f"{path}: gatewise.stages")
+        return Graph.layered(block["stages"][0], block["stages"][1:], sizes.get("d_model", 1))
     if sizes["n_layers"] * (sizes["n_heads"] + 1) > len(edges):  # each node reads something; checked before it is built
         raise GatewiseError(
             f"{path}: 'cfg' says {sizes['n_layers']:,} layers of {sizes['n_heads']:,} heads, but 'edges' lists only "
@@ -179,6 +175,25 @@ def _graph_of(
         parallel=parallel,
         qkv=qkv,  # type: ignore[arg-type]
     )
+
+
+def check_sizes(sizes: Mapping[str, Any], where: str) -> None:
+    """An error if a file's layers, heads or dimensions are none that a model has."""
+    for key, value in sizes.items():
+        if type(value) is not int or not 1 <= value <= _MAX_SIZE[key]:
+            raise GatewiseError(f"{where}.{key} is {shown(value)}, expected 1 to {_MAX_SIZE[key]:,}.")
+
+
+def check_stages(stages: Any, where: str) -> None:
+    """An error if a file's stages are none of a logic model."""
+    if not (isinstance(stages, list) and stages and all(_is_names(s) for s in stages)):
+        raise GatewiseError(f"{where} has to be a list of lists of node names.")
+    names = [name for stage in stages for name in stage]
+    if len(names) > _MOST_NODES or len(set(names) | {"logits"}) <= len(names):
+        raise GatewiseError(
+            f"{where} names {len(names):,} nodes; expected at most {_MOST_NODES:,} different ones, "
+            f"none of them 'logits'."
+        )
 
 
 def _from_edge_list(path: str | Path, content: list[Any], graph: Graph | None) -> Circuit:

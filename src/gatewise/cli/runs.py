@@ -44,34 +44,31 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what was asked and what came out, once its checksums hold."""
-    from gatewise.store.care import content, find_entry
+    from gatewise.store.care import find_entry
 
-    kept = open_store(store)
-    entry = find_entry(kept, key)
-    said = content(kept, entry)
+    entry = find_entry(open_store(store), key)
     if as_json:
-        print(json.dumps({**_plain(entry), **said}, indent=2))
+        print(json.dumps({**_plain(entry), **entry.content}, indent=2))
         return
     print(f"{entry.key} ({entry.kind}) in {entry.path}, {entry.bytes:,} bytes, {_when(entry)}")
     Console(soft_wrap=True).print_json(
-        json.dumps({k: v for k, v in said.items() if k not in ("key", "kind", "schema")})
+        json.dumps({k: v for k, v in entry.content.items() if k not in ("key", "kind", "schema")})
     )
 
 
 @runs_app.command("verify")
 def verify_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     """Verify every entry's checksums and content; exit with 1 if one is damaged. Changes nothing."""
-    from gatewise.store.care import verify
+    from gatewise.store.care import list_entries
 
-    found = list(verify(open_store(store)))
-    bad = [(entry, problem) for entry, problem in found if problem]
+    found = list_entries(open_store(store))
+    bad = [entry for entry in found if entry.problem]
     if as_json:
-        print(
-            json.dumps({"sound": len(found) - len(bad), "bad": [{**_plain(e), "problem": p} for e, p in bad]}, indent=2)
-        )
+        said = [{**_plain(entry), "problem": entry.problem} for entry in bad]
+        print(json.dumps({"sound": len(found) - len(bad), "bad": said}, indent=2))
     else:
-        for entry, problem in bad:
-            print(f"{entry.path}: {problem}")
+        for entry in bad:
+            print(f"{entry.path}: {entry.problem}")
         print(f"{len(found) - len(bad)} sound, {len(bad)} bad")
     if bad:
         raise typer.Exit(EXIT_DAMAGED)
@@ -102,10 +99,10 @@ def _plain(entry: Entry) -> dict[str, Any]:
     return {
         "key": entry.key,
         "kind": entry.kind,
-        "path": str(entry.path),
+        "path": entry.path,
         "bytes": entry.bytes,
         "modified": _when(entry),
-        "record": dict(entry.record),
+        "record": entry.record,
     }
 
 

@@ -10,9 +10,9 @@ import torch
 
 from gatewise.circuits.packed import graph_entry
 from gatewise.engine.batches import parse_bytes
+from gatewise.files import as_plain
 from gatewise.methods.contract import Problem
 from gatewise.store import SCHEMA
-from gatewise.store.values import as_plain
 
 _NOT_A_MATTER_OF_RESULTS = ("name_or_path", "_name_or_path", "transformers_version", "architectures", "dtype")
 

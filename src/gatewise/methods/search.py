@@ -185,7 +185,6 @@ def _stored_search(problem: Problem, method: Method, config: Any, store: Store) 
     circuits = _search(dataclasses.replace(problem, checkpoint=checkpoint), method, config)
     try:
         store.put(key, circuits, asked)
-        checkpoint.clear()
     except GatewiseError as error:  # the work is done: hand it over all the same
         warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=3)
     return circuits

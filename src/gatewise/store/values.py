@@ -1,4 +1,4 @@
-"""Values as JSON can hold them: exactly, for results that are plain data, or for the record, beside circuits."""
+"""Values as JSON can hold them, exactly: results that are plain data, and the states of searches."""
 
 from __future__ import annotations
 
@@ -42,15 +42,4 @@ def decode(value: Any) -> Any:
         if len(value) > 1 or value[_TAG] not in _NOT_FINITE:
             raise ValueError(f"{json.dumps(value)[:80]} is no number")
         return float(value[_TAG])
-    return value
-
-
-def as_plain(value: Any) -> Any:
-    """For the record: tuples become lists, numbers that are none become null."""
-    if isinstance(value, Mapping):
-        return {str(key): as_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
     return value

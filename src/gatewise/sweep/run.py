@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from gatewise.plan import Forecast
 
 TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
-_LOST = {
-    False: "is that a folder that all workers share?",
-    True: "a worker that cannot send it keeps it, and sends it when the sweep is started again.",
-}
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def run_sweep(
 
     begun, out = time.perf_counter(), Path(out)
     kept = store if isinstance(store, Store) else Store(store if store is not None else out / "store")
-    if (workers > 1 or ray is not None) and kept.remote is not None and kept.remote.protocol == "memory":
+    if (workers > 1 or ray is not None) and kept.shelf.root.protocol == "memory":
         raise GatewiseError(f"the store {kept.shown} is in the memory of one process; give one that workers can share.")
     cells = grid.cells()
     if not dry_run:
@@ -129,7 +125,7 @@ def run_sweep(
     found |= _recalled({cell: names[cell] for cell in missing if cell not in problems}, kept)
     for cell in cells:
         if cell not in found and cell not in problems:
-            problems[cell] = f"its result is not in {kept.shown}: {_LOST[kept.remote is not None]}"
+            problems[cell] = f"its result is not in {kept.shown}: can all workers write there?"
     failures = tuple((cell, problems[cell]) for cell in cells if cell in problems)
     rows = tuple(row for cell in cells if cell in found for row in rows_of(cell, found[cell]))
     files = _write(out, rows, failures)
