@@ -27,7 +27,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_gates_of_a_planted_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    file = tmp_path / "gates.json"
+    file = tmp_path / "gates.safetensors"
     options = ("planted:combined", "--method", "acdc", "--threshold", 0.01, "--rule", "repaired", "--out", file)
     assert run(monkeypatch, "gates", *options, "--test", "--draw", tmp_path / "gates.svg") == 0
     assert "A1-&gt;B1" in (tmp_path / "gates.svg").read_text()
@@ -53,12 +53,12 @@ def test_misalignment_and_ablation_of_tiny(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     options = ("tiny", "--edges", 60, "--examples", 2, "--no-joint", "--misalignment", "--ablate", "--repeats", 3)
-    options += ("--out", tmp_path / "gates.json")
+    options += ("--out", tmp_path / "gates.safetensors")
     assert run(monkeypatch, "gates", *options, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     model = load_model("tiny")
     pairs = task("ioi", model, examples=2).train
-    gates = Gates.load(tmp_path / "gates.json")
+    gates = Gates.load(tmp_path / "gates.safetensors")
     for context in ("alone", "sound"):
         score = found["misalignment"][context]["AND"]
         expected = misalignment(model, pairs, gates, context=context)

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gatewise import files
+from gatewise.arrays import DamagedError, pack, unpack
 from gatewise.circuits.files import circuit_from, circuit_to_json
 from gatewise.circuits.graph import Graph
+from gatewise.circuits.packed import pack_circuits
 from gatewise.errors import GatewiseError
 from gatewise.files import parse_json, shown
 from gatewise.logic.gates import Gates, split_gates
@@ -74,31 +77,64 @@ def test_nodes_of_a_logic_model(names: list[str]) -> None:
         circuit_from(content, "c.json")
 
 
-def gates_json(tmp_path: Path) -> Any:
-    graph = Graph.layered(["a"], [["b"]], 1)
-    split_gates(graph.circuit([0]), graph.circuit([1])).save(tmp_path / "gates.json")
-    return json.loads((tmp_path / "gates.json").read_text())
+LOGIC = Graph.layered(["a"], [["b"]], 1)
 
 
-def test_gates_of_edges_by_number(tmp_path: Path) -> None:
-    content = gates_json(tmp_path)
-    content["gates"][0]["edges"] = [0]
-    with pytest.raises(GatewiseError, match="the edges of a gate are"):
-        Gates.from_json(content, "g.json")
+def gates_file(**changes: Any) -> bytes:
+    """A gates file with other data, and a checksum that holds."""
+    names = ["ns", "dn", "AND", "OR", "ADDER"]
+    masks: list[list[int]] = [[0], [1], [0], [1], []]
+    plain, arrays = pack_circuits([LOGIC.circuit(edges) for edges in masks])
+    head = {"kind": "gates", "format": 2, "rule": "plain", "grouping": "port", "names": names}
+    arrays = changes.pop("arrays", arrays)
+    return pack({**head, **plain, **changes}, arrays)
 
 
-def test_gates_of_two_graphs(tmp_path: Path) -> None:
-    content = gates_json(tmp_path)
-    content["dn"] = circuit_json()
-    with pytest.raises(GatewiseError, match="was expected"):
-        Gates.from_json(content, "g.json")
+def test_gates_that_are_sound() -> None:
+    assert Gates.from_bytes(gates_file(), "g") == split_gates(LOGIC.circuit([0]), LOGIC.circuit([1]))
 
 
-def test_gates_outside_their_circuits(tmp_path: Path) -> None:
-    content = gates_json(tmp_path)
-    content["gates"][0]["edges"] = ["b->logits"]
-    with pytest.raises(GatewiseError, match="neither of its two circuits has"):
-        Gates.from_json(content, "g.json")
+LARGE = {"n_layers": 1000, "n_heads": 1000, "d_model": 1, "parallel": False, "qkv": "split"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"kind": "circuits"}, "it holds 'circuits' of format 2"),
+        ({"format": 1}, "of format 1"),
+        ({"rule": "guess"}, "'guess' is none of"),
+        ({"names": ["ns"]}, "not a gates file"),
+        ({"names": [["ns"], "dn", "AND", "OR", "ADDER"]}, "not a gates file"),
+        ({"names": ["ns", "dn", "OR", "AND", "ns+dn"]}, "ADDER"),
+        ({"names": ["ns", "ADDER", "AND", "OR", "dn"]}, "neither of its two circuits has"),
+        ({"circuits": [None] * 5}, "cannot be understood"),
+        ({"circuits": [{"scores": 3, "provenance": {}}] * 5}, "cannot be understood"),
+        ({"circuits": [{"scores": None, "provenance": "x"}] * 5}, "cannot be understood"),
+        ({"graph": {"stages": [["a", "a"], ["b"]], "d_model": 1}}, "different ones"),
+        ({"graph": {"stages": [["a"], ["b"]], "d_model": 10**9}}, "its graph.d_model is 1000000000"),
+        ({"graph": {"stages": [["a"], [f"n{i}" for i in range(1_000)]], "d_model": 1}}, "its masks have about 8"),
+        ({"graph": LARGE}, "more nodes"),
+        ({"graph": {**LARGE, "n_heads": 1.5}}, "n_heads is 1.5"),
+        ({"arrays": {"masks": torch.zeros(5)}}, "cannot be understood"),
+        ({"arrays": {"masks": torch.zeros(5, 1)}}, "cannot be understood"),
+        ({"arrays": {}}, "masks"),
+    ],
+)
+def test_gates_that_no_file_can_hold(changes: dict[str, Any], match: str) -> None:
+    content = gates_file(**changes)
+    started = time.perf_counter()
+    with pytest.raises(GatewiseError, match=match):
+        Gates.from_bytes(content, "g.safetensors")
+    assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize("header", [b"", b"{}", b"[]", b'{"__metadata__": {"gatewise": 3}}', b"[" * 50_000])
+@pytest.mark.parametrize("size", [0, 1 << 62, None])
+def test_headers_of_other_files(header: bytes, size: int | None) -> None:
+    """A length beyond the file, and headers of other safetensors."""
+    length = len(header) if size is None else size
+    with pytest.raises(DamagedError):
+        unpack(struct.pack("<Q", length) + header)
 
 
 def test_json_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def test_cells_run_and_show_something(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert len(with_html) >= 6
     assert all("<table" in value._repr_html_() or "Model" in value._repr_html_() for value in with_html)
     assert any("others kept" in repr(value) or "others removed" in repr(value) for value in shown)  # a truth table
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["circuit.json", "circuit.svg", "gates.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circuit.json", "circuit.svg", "gates.safetensors"]
 
 
 def test_format() -> None:

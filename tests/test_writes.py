@@ -38,7 +38,7 @@ finally:
     "command",
     [
         ("discover", "tiny", "--examples", "2", "--edges", "20", "--out", "named/out", "--store", "named/store"),
-        ("gates", "tiny", "--examples", "2", "--edges", "20", "--out", "named/gates.json", "--draw", "named/g.svg"),
+        ("gates", "tiny", "--examples", "2", "--edges", "20", "--out", "named/gates", "--draw", "named/g.svg"),
         ("run", "tiny", "--examples", "4", "--edges", "20", "--out", "named/run"),
     ],
     ids=lambda command: command[0],

@@ -68,9 +68,9 @@ def test_other_tools_files(tmp_path: Path) -> None:
     del content["gatewise"]  # what another tool writes
     (tmp_path / "mib.json").write_text(json.dumps(content))
     save_edge_list(B, tmp_path / "list.json")
-    split_gates(A, B).save(tmp_path / "gates.json")
+    split_gates(A, B).save(tmp_path / "gates.safetensors")
     assert compare(*load_two(tmp_path / "list.json", tmp_path / "mib.json")).hamming == 3
-    assert compare(*load_two(tmp_path / "mib.json", tmp_path / "gates.json")).total.only_a == 0
+    assert compare(*load_two(tmp_path / "mib.json", tmp_path / "gates.safetensors")).total.only_a == 0
     with pytest.raises(GatewiseError, match="bare list"):
         load_two(tmp_path / "list.json", tmp_path / "list.json")
 
@@ -111,9 +111,9 @@ def test_compare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 def test_conflict_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     either = ["input->m1", "m0->m1"]
-    split_gates(GRAPH.empty(), GRAPH.circuit(either)).save(tmp_path / "a.json")  # an OR gate
-    split_gates(GRAPH.circuit(either[:1]), GRAPH.circuit(either[:1])).save(tmp_path / "b.json")  # an ADDER edge
-    files = (str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    split_gates(GRAPH.empty(), GRAPH.circuit(either)).save(tmp_path / "a.gates")  # an OR gate
+    split_gates(GRAPH.circuit(either[:1]), GRAPH.circuit(either[:1])).save(tmp_path / "b.gates")  # an ADDER edge
+    files = (str(tmp_path / "a.gates"), str(tmp_path / "b.gates"))
     assert run(monkeypatch, "conflict", *files, "--json", "--out", str(tmp_path / "r.json")) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verdicts"] == {"conflict": 0, "dissolved by OR": 1, "dissolved by AND": 0}

@@ -36,8 +36,8 @@ def test_sizes_and_options(tmp_path: Path) -> None:
 
 def test_files_round_trip(tmp_path: Path) -> None:
     gates = gw.find_gates(MODEL, PAIRS, edges=5, combine="max")
-    gates.save(tmp_path / "gates.json")
-    loaded = Gates.load(tmp_path / "gates.json")
+    gates.save(tmp_path / "gates.safetensors")
+    loaded = Gates.load(tmp_path / "gates.safetensors")
     assert loaded == gates
     assert loaded.joint is not None
     assert loaded.joint.provenance["parameters"]["combine"] == "max"

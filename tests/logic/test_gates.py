@@ -17,6 +17,7 @@ from gatewise.gate_types import GATE_TYPES
 from gatewise.logic import Gates, labels_by_test, split_gates, truth_tables
 from gatewise.logic.find import find_gates
 from gatewise.methods import discover
+from gatewise.methods.contract import top_edges
 from gatewise.models.planted import planted_model, planted_pairs
 
 GRAPH = Graph.transformer(2, 2, 8)
@@ -82,8 +83,8 @@ def test_the_plain_split_of_the_others_mislabels_one_edge_per_gate(method: str) 
 
 def test_round_trip_and_repr(tmp_path: Path) -> None:
     gates = find("acdc", "repaired")
-    gates.save(tmp_path / "gates.json")
-    assert Gates.load(tmp_path / "gates.json") == gates
+    gates.save(tmp_path / "gates.safetensors")
+    assert Gates.load(tmp_path / "gates.safetensors") == gates
     assert "AND   B1 = A1 & A2" in repr(gates)
     assert "in both" in gates.venn()
     assert sum(gates.proportions().values()) == pytest.approx(1)
@@ -91,6 +92,32 @@ def test_round_trip_and_repr(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(GatewiseError, match="not a gates file"):
         Gates.load(tmp_path / "other.json")
+    with pytest.raises(GatewiseError, match=r"save them to .*gates.safetensors"):
+        gates.save(tmp_path / "gates.json")
+    with pytest.raises(GatewiseError, match=r"maybe a gates file.*export"):
+        Circuit.load(tmp_path / "gates.safetensors")
+
+
+def test_scores_and_provenance_come_back_exactly_and_are_exported(tmp_path: Path) -> None:
+    scores = torch.randn(3, GRAPH.n_edges, generator=torch.Generator().manual_seed(0)) * 1e-9
+    given = [
+        Circuit(GRAPH, top_edges(values, size), values, {"direction": direction})
+        for values, size, direction in zip(scores, (5, 7, 9), ("ns", "dn", "ns+dn"), strict=True)
+    ]
+    gates = split_gates(given[0], given[1], joint=given[2])
+    gates.save(tmp_path / "gates.safetensors")
+    loaded = Gates.load(tmp_path / "gates.safetensors")
+    assert loaded == gates
+    files = loaded.export(tmp_path / "circuits")
+    assert [file.name for file in files] == ["ns-5.json", "dn-7.json", "ns+dn-9.json"]
+    for found, file, wanted in zip((loaded.ns, loaded.dn, loaded.joint), files, given, strict=True):
+        assert found is not None
+        assert found.scores is not None
+        assert wanted.scores is not None
+        assert found.scores.dtype == wanted.scores.dtype
+        assert torch.equal(found.scores, wanted.scores)
+        assert found.provenance == wanted.provenance
+        assert Circuit.load(file) == found
 
 
 def test_refusals() -> None:

@@ -44,20 +44,20 @@ def test_summary_answers_the_questions(ran: Result) -> None:
 def test_files_are_there(ran: Result, folder: Path) -> None:
     assert "<!doctype html>" in (folder / "here/report.html").read_text(encoding="utf-8")
     assert (folder / "here/report.html").stat().st_size < 1_000_000
-    for name in ("gates.json", "tables.json", "evaluation.json", "circuits/ns-100.json", "store"):
+    for name in ("gates.safetensors", "tables.json", "evaluation.json", "store"):
         assert (folder / "here" / name).exists(), name
 
 
 def test_its_command_repeats_it_from_the_store(ran: Result, folder: Path) -> None:
     before = (folder / "here/evaluation.json").read_text()
-    gates = (folder / "here/gates.json").read_text()
+    gates = (folder / "here/gates.safetensors").read_bytes()
     page = (folder / "here/report.html").read_text(encoding="utf-8")
     command = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["command"]
     (folder / "here/evaluation.json").unlink()
     again = gatewise(*shlex.split(command)[1:], "--json", folder=folder)
     content = json.loads(again.stdout)
     assert (folder / "here/evaluation.json").read_text() == before
-    assert (folder / "here/gates.json").read_text() == gates  # the store gave the same circuits, provenance included
+    assert (folder / "here/gates.safetensors").read_bytes() == gates  # provenance included
     assert content["command"] == command
     assert content["curves"]["ns"][-1]["edges"] == 100
     assert set(content["stability"]) == {"ns", "dn"}

@@ -96,10 +96,10 @@ def test_data_hold_every_circuit_of_every_size(found: Investigation) -> None:
 
 
 def test_files(found: Investigation, tmp_path: Path) -> None:
-    files = found.save(tmp_path)
+    files = found.save(tmp_path, export=True)
     assert files[0] == tmp_path / "report.html"
     assert all(file.is_file() for file in files)
-    assert gw.Gates.load(tmp_path / "gates.json") == found.gates
+    assert gw.Gates.load(tmp_path / "gates.safetensors") == found.gates
     assert Circuit.load(tmp_path / "circuits" / "ns+dn-64.json") == found.searches["ns+dn"][-1]
     tables = json.loads((tmp_path / "tables.json").read_text())
     assert len(tables) == len(found.tables)

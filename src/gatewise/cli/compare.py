@@ -36,7 +36,7 @@ def compare_command(
     Examples:
 
         gatewise compare eap-ns-500.json acdc-ns-500.json
-        gatewise compare gates.json importances.json --json
+        gatewise compare gates.safetensors importances.json --json
         gatewise compare circuit.json ioi-published
     """
     from gatewise.circuits.circuit import Labelled
@@ -75,9 +75,9 @@ def conflict_command(
 
     Examples:
 
-        gatewise gates tiny --task ioi --edges 200 --out ioi.json
-        gatewise gates tiny --task gt --edges 200 --out gt.json
-        gatewise conflict ioi.json gt.json --out removal.json
+        gatewise gates tiny --task ioi --edges 200 --out ioi.safetensors
+        gatewise gates tiny --task gt --edges 200 --out gt.safetensors
+        gatewise conflict ioi.safetensors gt.safetensors --out removal.json
         gatewise evaluate removal.json --model tiny --task ioi
     """
     if keep not in ("a", "b"):

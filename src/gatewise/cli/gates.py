@@ -61,7 +61,8 @@ def gates_command(
     seed: SeedOption = 0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
     store: StoreOption = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the gates.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the gates: .safetensors.")] = None,
+    export: Annotated[Path | None, typer.Option(help="Folder for the circuits, as JSON for EAP-IG and MIB.")] = None,
     figure: Annotated[Path | None, typer.Option("--draw", help="File for a figure: .svg, .pdf or .png.")] = None,
     memory: MemoryOption = None,
     as_json: JsonOption = False,
@@ -73,17 +74,19 @@ def gates_command(
 
     Examples:
 
-        gatewise gates tiny --edges 100 --out gates.json --draw circuit.svg
+        gatewise gates tiny --edges 100 --out gates.safetensors --draw circuit.svg
         gatewise gates planted:combined --method acdc --threshold 0.01 --test
         gatewise gates smollm2-135m --task sa --edges 200 --misalignment --json
     """
     parameters = parse_parameters(method, settings or [])
     from gatewise.circuits.draw import check_can_draw
     from gatewise.logic.find import find_gates
+    from gatewise.logic.gates import check_gates_path
 
     if figure is not None:
         check_can_draw(figure)
-
+    if out is not None:
+        check_gates_path(out)
     kept = None if store is None else open_store(store)
     loaded, pairs = _problem(model, task, examples, seed)
     with warnings_as_lines():
@@ -104,6 +107,8 @@ def gates_command(
         )
     if out is not None:
         gates.save(out)
+    if export is not None:
+        gates.export(export)
     if figure is not None:
         gates.draw(figure)
     measures = _Measures()

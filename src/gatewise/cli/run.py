@@ -52,19 +52,22 @@ def run_command(
     settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for all files [runs/MODEL-TASK-...].")] = None,
     store: Annotated[str | None, typer.Option(help="Folder or URL that keeps searches [OUT/store].")] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="Also write the circuits as JSON for EAP-IG and MIB, to OUT/circuits.")
+    ] = False,
     memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find a task's circuits and gates in a model, measure and test them, and write a report to explore.
 
-    Writes report.html (open it in a browser), gates.json, tables.json, evaluation.json and the circuits' files, and
-    answers here: how faithful, how complete, which gates, can I trust it, what next.
+    Writes report.html (open it in a browser), gates.safetensors, tables.json and evaluation.json, and answers here:
+    how faithful, how complete, which gates, can I trust it, what next.
     """
     parameters = parse_parameters(method, settings or [])
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
     given = {
         "model": model, "task": task, "method": method, "edges": edges, "sizes": sizes, "all_gates": all_gates,
-        "examples": examples, "random": random, "seed": seed, "settings": settings, "memory": memory,
+        "examples": examples, "random": random, "seed": seed, "settings": settings, "memory": memory, "export": export,
     }  # fmt: skip
 
     def command(changes: Mapping[str, Any]) -> str:
@@ -90,7 +93,7 @@ def run_command(
             store=kept,
             **parameters,
         )
-    files = found.save(folder, command)
+    files = found.save(folder, command, export=export)
     if as_json:
         print(json.dumps(_content(found, files, command), indent=2))
     else:
@@ -103,6 +106,7 @@ def _command(given: Mapping[str, Any], out: Path | None) -> str:
     for name in ("task", "method", "edges", "sizes", "examples", "random", "seed", "memory"):
         words += [f"--{name}", str(given[name])] if given[name] is not None else []
     words += ["--all"] if given["all_gates"] else []
+    words += ["--export"] if given["export"] else []
     words += [word for setting in given["settings"] or [] for word in ("--set", setting)]
     words += ["--out", str(out)] if out is not None else []
     return shlex.join(words)

@@ -17,16 +17,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gatewise.arrays import DamagedError, is_arrays, pack, unpack
 from gatewise.circuits.circuit import Circuit, Labelled
-from gatewise.circuits.files import circuit_from, circuit_from_json, circuit_to_json
+from gatewise.circuits.files import load_circuit
 from gatewise.circuits.graph import Graph, Grouping
+from gatewise.circuits.packed import pack_circuits, unpack_circuits
 from gatewise.errors import GatewiseError
-from gatewise.files import read_json, shown, write_json
+from gatewise.files import read_bytes, read_json, shown, write_atomically
 from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, GateType
 from gatewise.methods.registry import methods
 
 Rule = Literal["plain", "repaired"]
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -135,17 +137,27 @@ class Gates:
         return minimal_circuit(self, "complete", labels, keep=keep)
 
     def save(self, path: str | Path) -> None:
-        """Write one self-describing file: the circuits with their provenance, the labels and the rule."""
-        content: dict[str, Any] = {
-            "gatewise_gates": _FORMAT,
-            "rule": self.rule,
-            "grouping": self.grouping,
-            "ns": circuit_to_json(self.ns),
-            "dn": circuit_to_json(self.dn),
-            "joint": None if self.joint is None else circuit_to_json(self.joint),
-            "gates": [{"receiver": g.receiver, "type": g.type, "edges": list(g.edges)} for g in self.items],
-        }
-        write_json(Path(path), content)
+        """Write one self-describing file: the circuits with their scores and provenance, the labels and the rule.
+
+        It is a safetensors file: see `gatewise.arrays`. `export` writes what EAP-IG and MIB tools read.
+        """
+        check_gates_path(path)
+        named = {**self._searched, **{str(kind): circuit for kind, circuit in self.by_type.items()}}
+        plain, arrays = pack_circuits(list(named.values()))
+        head = {"kind": "gates", "format": _FORMAT, "rule": self.rule, "grouping": self.grouping}
+        write_atomically(Path(path), pack({**head, "names": list(named), **plain}, arrays))
+
+    def export(self, folder: str | Path) -> list[Path]:
+        """Write the circuits as JSON that EAP-IG and MIB tools read, such as `ns-500.json`; returns the files."""
+        named = {Path(folder) / f"{name}-{len(circuit)}.json": circuit for name, circuit in self._searched.items()}
+        for path, circuit in named.items():
+            circuit.save(path)
+        return list(named)
+
+    @property
+    def _searched(self) -> dict[str, Circuit]:
+        found = {"ns": self.ns, "dn": self.dn}
+        return found if self.joint is None else {**found, "ns+dn": self.joint}
 
     def draw(self, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> None:
         """Draw a static figure, .svg, .pdf or .png, with edges coloured by gate type. See `gatewise.circuits.draw`."""
@@ -156,21 +168,24 @@ class Gates:
     @classmethod
     def load(cls, path: str | Path) -> Gates:
         """Read what `save` wrote."""
-        return cls.from_json(read_json(Path(path), "a gates file written by gatewise"), path)
+        return cls.from_bytes(read_bytes(Path(path), "a gates file"), path)
 
     @classmethod
-    def from_json(cls, content: Any, path: str | Path) -> Gates:
-        """The gates in the parsed content of a file; `path` is named in errors."""
-        if not isinstance(content, dict) or content.get("gatewise_gates") != _FORMAT:
-            raise GatewiseError(f"{path} is not a gates file of format {_FORMAT}; gates.save(path) writes one.")
+    def from_bytes(cls, content: bytes, path: str | Path) -> Gates:
+        """The gates in the content of a file; `path` is named in errors."""
         try:
-            ns = circuit_from_json(content["ns"], path)
-            dn = circuit_from_json(content["dn"], path, ns.graph)
-            joint = None if content["joint"] is None else circuit_from_json(content["joint"], path, ns.graph)
-            by_type = _by_type(content["gates"], ns.graph)
-            gates = cls(ns, dn, by_type, _one_of(content["rule"], Rule), _one_of(content["grouping"], Grouping), joint)
-        except (KeyError, TypeError) as error:
-            raise GatewiseError(f"{path} is a damaged gates file: {error!r}. Save it again.") from error
+            plain, arrays = unpack(content)
+            if (plain["kind"], plain["format"]) != ("gates", _FORMAT):
+                raise DamagedError(f"it holds {shown(plain['kind'])} of format {shown(plain['format'])}")
+            named = dict(zip(plain["names"], unpack_circuits(plain, arrays), strict=True))
+            by_type: dict[GateType, Circuit] = {kind: named[kind] for kind in GATE_TYPES}
+            rules = _one_of(plain["rule"], Rule), _one_of(plain["grouping"], Grouping)
+            gates = cls(named["ns"], named["dn"], by_type, *rules, named.get("ns+dn"))
+        except (DamagedError, ValueError, KeyError, TypeError) as error:
+            raise GatewiseError(
+                f"{path} is not a gates file of format {_FORMAT}, or is damaged: {error}. gates.save(path) and "
+                f"`gatewise gates --out` write one."
+            ) from error
         if not all(labelled <= gates.sound for labelled in by_type.values()):
             raise GatewiseError(f"{path} labels edges that neither of its two circuits has. Save it again.")
         return gates
@@ -216,17 +231,23 @@ class Gates:
         return card("Gates", summary, ("type", "edges", "share", "gates", "largest gate"), rows)
 
 
+def check_gates_path(path: str | Path) -> None:
+    """An error if the name of a file for gates promises JSON."""
+    if Path(path).suffix == ".json":
+        raise GatewiseError(
+            f"gates are saved as safetensors, not as JSON: save them to {Path(path).with_suffix('.safetensors')}, or "
+            f"write their circuits as JSON with gates.export(folder)."
+        )
+
+
 def load_labelled(path: str | Path, graph: Graph | None = None) -> Circuit | Labelled:
     """Read a gates file, or a circuit file of any tool. `graph`: for Edge-Pruning's list, which names none."""
-    content = read_json(Path(path), "a circuit or gates file")
-    if isinstance(content, dict) and "gatewise_gates" in content:
-        return Gates.from_json(content, path).labelled
-    return circuit_from(content, path, graph)
+    return Gates.load(path).labelled if is_arrays(Path(path)) else load_circuit(path, graph)
 
 
 def load_two(first: str | Path, second: str | Path) -> tuple[Circuit | Labelled, Circuit | Labelled]:
     """Read both; a bare list of edges takes the graph of the other file."""
-    if isinstance(read_json(Path(first), "a circuit or gates file"), list):
+    if not is_arrays(Path(first)) and isinstance(read_json(Path(first), "a circuit or gates file"), list):
         b = load_labelled(second)
         return load_labelled(first, b.graph), b
     a = load_labelled(first)
@@ -289,17 +310,6 @@ def _repaired(graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Group
             if len(edges) >= 2:
                 masks[kind][edges] = True
     return {kind: Circuit(graph, mask) for kind, mask in masks.items()}
-
-
-def _by_type(gates: Any, graph: Graph) -> dict[GateType, Circuit]:
-    """The labels in a file's list of gates. Raises KeyError, TypeError and GatewiseError."""
-    listed: dict[GateType, list[str]] = {kind: [] for kind in GATE_TYPES}
-    for gate in gates:
-        edges = gate["edges"]
-        if not isinstance(edges, list) or not all(isinstance(edge, str) for edge in edges):
-            raise TypeError(f"the edges of a gate are {shown(edges)}")
-        listed[gate["type"]] += edges
-    return {kind: graph.circuit(edges) for kind, edges in listed.items()}
 
 
 def _one_of(value: Any, kind: Any) -> Any:

@@ -68,10 +68,11 @@ class Investigation:
         found: dict[str, Circuit] = {name: circuits[size] for name, circuits in self.searches.items()}
         return {"ns|dn": found["ns"] | found["dn"], **found}
 
-    def save(self, folder: str | Path, command: Command | None = None) -> list[Path]:
-        """Write `report.html`, `gates.json`, `tables.json` and the circuits; returns the files, the report first.
+    def save(self, folder: str | Path, command: Command | None = None, *, export: bool = False) -> list[Path]:
+        """Write `report.html`, `gates.safetensors`, `tables.json` and `evaluation.json`; returns the files, the report
+        first.
 
-        command: see `report_data`.
+        command: see `report_data`. export: also write the circuits, as JSON that EAP-IG and MIB tools read.
         """
         from gatewise.report.data import report_data, tables_data
         from gatewise.report.files import save_files
@@ -80,7 +81,7 @@ class Investigation:
         folder = Path(folder)
         written = [folder / "report.html"]
         write_page(written[0], report_data(self, command))
-        return written + save_files(self, folder, tables_data(self))
+        return written + save_files(self, folder, tables_data(self), export)
 
     def __repr__(self) -> str:
         from gatewise.report.verdicts import headline
