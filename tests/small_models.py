@@ -23,6 +23,8 @@ from transformers import (
 )
 
 from gatewise.circuits.graph import QKV
+from gatewise.engine.setting import Setting
+from gatewise.methods.contract import Problem
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
@@ -98,3 +100,17 @@ def random_pairs(seed: int = 0, lengths: tuple[int, ...] = (7, 5, 7), same: tupl
         corrupted.append(b.tolist())
     answers = torch.randint(1, VOCABULARY, (len(lengths),), generator=generator)
     return Pairs.from_tokens(clean, corrupted, right=answers.tolist(), wrong=((answers + 1) % VOCABULARY).tolist())
+
+
+def problem(
+    model: Model,
+    pairs: Pairs,
+    *directions: Any,
+    sizes: tuple[int, ...] = (),
+    threshold: float | None = None,
+    seed: int = 0,
+    **setting: Any,
+) -> Problem:
+    """What a method is asked: the same sizes for all directions, or a threshold."""
+    asked = dict.fromkeys(directions, sizes) if sizes else {}
+    return Problem(Setting(model, pairs, **setting), directions, asked, threshold, seed=seed)

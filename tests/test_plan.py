@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 from gatewise.cli.main import app
 from gatewise.engine.attribution import Attribution
-from gatewise.engine.batches import MOST_WITH_GRADIENT, batches
+from gatewise.engine.batches import MOST_WITH_GRADIENT
+from gatewise.engine.counting import Counter
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.config import empty_model
 from gatewise.plan import forecast
-from gatewise.plan.count import Counter
 from gatewise.plan.shapes import KNOWN, known_shape
 from gatewise.plan.sources import subject
 
@@ -90,11 +91,14 @@ def test_own_folder_and_tokenizer() -> None:
 def test_micro_batches_keep_the_budget(name: str, dtype: str, budget: str) -> None:
     """What is split by an estimate takes, by count, no more than the budget."""
     about = subject(name, "ioi", 200, dtype)
-    part = next(part for _, part in batches(about.model, about.pairs, budget, gradient=True))
+    setting = Setting(about.model, about.pairs, memory=budget)
+    batch = setting.batches(gradient=True)[0]
     with Counter() as counter:
-        Attribution(about.model, part).directions(("ns", "dn"))
+        Attribution(setting, batch).directions(("ns", "dn"))
     assert counter.peak <= int(budget[0]) * 2**30
-    assert len(part) == MOST_WITH_GRADIENT or counter.peak >= 0.3 * int(budget[0]) * 2**30  # and is not far below it
+    assert (
+        len(batch.pairs) == MOST_WITH_GRADIENT or counter.peak >= 0.3 * int(budget[0]) * 2**30
+    )  # and is not far below it
 
 
 def test_more_examples_take_no_more_memory() -> None:
@@ -123,8 +127,8 @@ def test_errors_say_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(GatewiseError, match="bert"):
         forecast(str(tmp_path))
-    with pytest.raises(GatewiseError, match="no forecast for 'magic'"):
-        forecast("gpt2", method="magic")  # type: ignore[arg-type]
+    with pytest.raises(GatewiseError, match="no method 'magic'"):
+        forecast("gpt2", method="magic")
     with pytest.raises(GatewiseError, match="the length is known for ioi, gt, sa"):
         forecast("gpt2", "pairs.csv")
     with pytest.raises(GatewiseError, match="needs no plan"):

@@ -15,8 +15,9 @@ from small_models import random_pairs, small_model
 from gatewise import evaluate, load_model, score_edges, task
 from gatewise.engine.batches import batches
 from gatewise.errors import GatewiseError
+from gatewise.evaluation.evaluations import evaluate_shard, join_evaluations
 from gatewise.methods.eap import BLOCKS, in_blocks
-from gatewise.sharding import evaluate_shard, join_evaluations, join_scores, score_shard
+from gatewise.methods.shards import join_scores, score_shard
 
 MEMORY = 60_000  # a few examples at a time
 PAIRS = random_pairs(lengths=(7, 5, 6, 7, 4, 7, 6, 5, 7, 6, 5, 4, 7))
@@ -50,7 +51,8 @@ import sys
 import torch
 from safetensors.torch import save_file
 from gatewise import load_model, task
-from gatewise.sharding import evaluate_shard, score_shard
+from gatewise.evaluation.evaluations import evaluate_shard
+from gatewise.methods.shards import score_shard
 
 torch.set_num_threads(1)
 index, folder = int(sys.argv[1]), sys.argv[2]

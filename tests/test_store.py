@@ -10,27 +10,27 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
-from small_models import random_pairs, small_model
+from small_models import problem, random_pairs, small_model
 
 from gatewise import files as files_module
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.circuits.selection import select_edges
+from gatewise.engine.metrics import Metric
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
-from gatewise.methods.contract import Finding, Method, Problem, top_edges
-from gatewise.methods.ingredients import ingredients
+from gatewise.methods.contract import Finding, Method, Problem, ranked
+from gatewise.methods.record import ingredients
 from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.store import Store
 from gatewise.store.care import list_entries
 
-discover_module = import_module("gatewise.methods.search")  # the package has a function of that name
 KEY = "ab" + "0" * 30
 
 
@@ -39,7 +39,7 @@ def some_circuits(graph: Graph | None = None) -> list[Circuit]:
     graph = graph or Graph.transformer(2, 3, 8)
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = [
-        Circuit(graph, top_edges(scores, size), scores, {"method": "eap", "edges": size, "sizes": [1, 2]})
+        Circuit(graph, select_edges(graph, scores, size), scores, {"method": "eap", "edges": size, "sizes": [1, 2]})
         for size in (1, 5, graph.n_edges)
     ]
     return [*found, graph.empty()]
@@ -320,38 +320,45 @@ class FakeConfig:
 
 def test_the_key_changes_with_every_ingredient() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    base = Problem(model, pairs, "ns", (5, 10), None, 0, None)
+    sizes = (5, 10)
+    base = problem(model, pairs, "ns", sizes=sizes)
+    metrics = [Metric("mine", lambda logits, pairs: pairs.margin(logits), version) for version in ("1", "2")]
     problems = [
         base,
-        dataclasses.replace(base, model=small_model("gpt2", seed=1)),
-        dataclasses.replace(base, model=small_model("gpt2", qkv="merged")),
-        dataclasses.replace(base, model=small_model("gpt2", dtype=torch.float64)),
-        dataclasses.replace(base, pairs=random_pairs(seed=1)),
-        dataclasses.replace(base, pairs=pairs.swapped()),
-        dataclasses.replace(base, direction="dn"),
-        dataclasses.replace(base, sizes=(5, 11)),
-        dataclasses.replace(base, sizes=(), threshold=0.01),
-        dataclasses.replace(base, sizes=(), threshold=0.02),
-        dataclasses.replace(base, seed=1),
-        dataclasses.replace(base, memory="1GB"),
+        problem(small_model("gpt2", seed=1), pairs, "ns", sizes=sizes),
+        problem(small_model("gpt2", qkv="merged"), pairs, "ns", sizes=sizes),
+        problem(small_model("gpt2", dtype=torch.float64), pairs, "ns", sizes=sizes),
+        problem(model, random_pairs(seed=1), "ns", sizes=sizes),
+        problem(model, pairs.swapped(), "ns", sizes=sizes),
+        problem(model, pairs, "dn", sizes=sizes),
+        problem(model, pairs, "ns", "dn", sizes=sizes),
+        problem(model, pairs, "ns", sizes=(5, 11)),
+        problem(model, pairs, "ns", threshold=0.01),
+        problem(model, pairs, "ns", threshold=0.02),
+        problem(model, pairs, "ns", sizes=sizes, seed=1),
+        problem(model, pairs, "ns", sizes=sizes, memory="1GB"),
+        problem(model, pairs, "ns", sizes=sizes, ablation="zero"),
+        *(problem(model, pairs, "ns", sizes=sizes, metric=metric) for metric in ("kl", *metrics)),
+        dataclasses.replace(base, select="connected"),
     ]
 
-    def key(problem: Problem, method: str, config: Any) -> str:
-        return Store("runs").key(ingredients(problem, method, config))
+    def key(asked: Problem, method: str = "eap", config: Any = None) -> str:
+        return Store("runs").key(
+            ingredients(asked, Method(method, "", FakeConfig, lambda *_: {}), config or FakeConfig())
+        )
 
-    keys = [key(problem, "eap", FakeConfig()) for problem in problems]
-    keys += [key(base, "acdc", FakeConfig()), key(base, "eap", FakeConfig(steps=4))]
+    keys = [key(asked) for asked in problems]
+    keys += [key(base, "acdc"), key(base, config=FakeConfig(steps=4))]
     model.hf.config.layer_norm_epsilon = 1e-3
-    keys.append(key(base, "eap", FakeConfig()))
+    keys.append(key(base))
     model.hf.config.layer_norm_epsilon = 1e-5
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
-    keys.append(key(base, "eap", FakeConfig()))
+    keys.append(key(base))
     torch.set_num_threads(threads)
     assert len(set(keys)) == len(keys)
-    assert key(dataclasses.replace(base, memory=4 << 30), "eap", FakeConfig()) == keys[0]
-    again = Problem(small_model("gpt2"), random_pairs(), "ns", (5, 10))
-    assert key(again, "eap", FakeConfig()) == keys[0]
+    assert key(problem(model, pairs, "ns", sizes=sizes, memory=4 << 30)) == keys[0]
+    assert key(problem(small_model("gpt2"), random_pairs(), "ns", sizes=sizes)) == keys[0]
 
 
 @pytest.fixture
@@ -359,13 +366,13 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """A method that notes every call."""
     calls: list[Problem] = []
 
-    def search(problem: Problem, _config: Any) -> list[Finding]:
-        calls.append(problem)
-        scores = torch.arange(problem.model.graph.n_edges, dtype=torch.float32)
-        return [Finding(top_edges(scores, size), scores, {"calls": 1}) for size in problem.sizes or (0,)]
+    def search(asked: Problem, _config: Any) -> dict[Any, list[Finding]]:
+        calls.append(asked)
+        scores = torch.arange(asked.graph.n_edges, dtype=torch.float32) / asked.graph.n_edges
+        return ranked(asked, dict.fromkeys(asked.directions, scores))
 
     fake = Method("fake", "for tests", FakeConfig, search)
-    monkeypatch.setattr(discover_module, "methods", lambda: {"fake": fake})
+    monkeypatch.setattr("gatewise.methods.registry.methods", lambda: {"fake": fake})
     return calls
 
 

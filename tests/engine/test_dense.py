@@ -13,7 +13,8 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine import last_logits, run_circuit, run_circuits
 from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
-from gatewise.engine.runs import prepare
+from gatewise.engine.runs import both_runs
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 
@@ -70,10 +71,11 @@ def test_constant_ablations_agree_with_the_reference(architecture: str, ablation
 
 def test_noise_has_the_moments_of_the_node_and_is_seeded() -> None:
     model, pairs = small_model("gpt2"), random_pairs(lengths=(6,) * 64, same=(0,) * 64)
-    first, again, different = (prepare(model, pairs, ablation="noise", seed=s).other for s in (1, 1, 2))
+    settings = [Setting(model, pairs, ablation="noise", seed=seed) for seed in (1, 1, 2)]
+    first, again, different = (one.intervention(one.batches()[0]).other for one in settings)
     assert torch.equal(first, again)
     assert not torch.equal(first, different)
-    clean = prepare(model, pairs.swapped(), share_prefix=False).other  # the clean side's outputs
+    clean = both_runs(model, pairs, share_prefix=False).clean.outputs
     torch.testing.assert_close(first.mean((1, 2)), clean.mean((1, 2)), atol=0.4, rtol=0)
     torch.testing.assert_close(first.std((1, 2)), clean.std((1, 2)), atol=0.3, rtol=0.3)
 
@@ -115,7 +117,7 @@ def test_padding_batch_size_and_prefix_change_nothing(architecture: str) -> None
     circuit = model.graph.random_circuit(model.graph.n_edges // 2)
     whole = run_circuit(model, pairs, circuit)
     alone = torch.cat([run_circuit(model, pairs[i : i + 1], circuit) for i in range(len(pairs))])
-    without_prefix = prepare(model, pairs, share_prefix=False)
+    without_prefix = both_runs(model, pairs, share_prefix=False).intervention(model, "ns")
     torch.testing.assert_close(whole, alone, atol=1e-12, rtol=0)
     found = DenseEngine(model, without_prefix).logits(dense_mask(model, circuit))
     torch.testing.assert_close(whole, found, atol=1e-12, rtol=0)
@@ -125,7 +127,7 @@ def test_padding_batch_size_and_prefix_change_nothing(architecture: str) -> None
 def test_gradient_is_autograds(architecture: str) -> None:
     """Against finite differences of the same engine, in float64."""
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
-    engine = DenseEngine(model, prepare(model, pairs))
+    engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
     generator = torch.Generator().manual_seed(0)
     mask = model.graph.matrix(torch.rand(model.graph.n_edges, generator=generator, dtype=torch.float64))
     value, gradient = engine.gradient(mask, lambda logits: pairs.margin(logits).mean())

@@ -11,6 +11,7 @@ from gatewise.engine import run_circuit
 from gatewise.engine.divergence import divergence_between
 from gatewise.engine.removals import Removal, benches, kl_changes
 from gatewise.engine.runs import Direction
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 
 
@@ -35,7 +36,7 @@ def test_residuals_are_those_of_single_runs(
     removals = some_removals(circuit)
     expected = [run_circuit(model, pairs, circuit - model.graph.circuit(removal), direction) for removal in removals]
     seen: list[list[int]] = []
-    for examples, bench in benches(model, pairs, circuit, direction, memory=70_000):  # two batches
+    for examples, bench in benches(Setting(model, pairs, memory=70_000), circuit, direction):  # two batches
         for places, found in bench.residuals(removals):
             seen.append(places)
             for place, residual in zip(places, found, strict=True):
@@ -49,9 +50,9 @@ def test_changes_of_kl_do_not_depend_on_the_batch() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     circuit = model.graph.random_circuit(70, seed=2)
     removals = some_removals(circuit)
-    found = kl_changes(model, pairs, circuit, removals)
+    found = kl_changes(Setting(model, pairs), circuit, removals)
     assert not found[0].any()
-    torch.testing.assert_close(kl_changes(model, pairs, circuit, removals, memory=70_000), found)
+    torch.testing.assert_close(kl_changes(Setting(model, pairs, memory=70_000), circuit, removals), found)
     full = run_circuit(model, pairs, model.graph.full()).log_softmax(-1)
 
     def distance(removal: Removal) -> torch.Tensor:
@@ -65,7 +66,9 @@ def test_changes_of_kl_do_not_depend_on_the_batch() -> None:
 def test_edges_into_a_dead_node_change_exactly_nothing() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     circuit = model.graph.circuit(["input->a0.h0<q>", "input->m0", "m0->logits"])
-    found = kl_changes(model, pairs, circuit, [frozenset(model.graph.circuit([edge]).indices) for edge in circuit])
+    found = kl_changes(
+        Setting(model, pairs), circuit, [frozenset(model.graph.circuit([edge]).indices) for edge in circuit]
+    )
     assert [bool(change.any()) for change in found] == [edge != "input->a0.h0<q>" for edge in circuit]
 
 
@@ -84,11 +87,11 @@ def test_edges_outside_the_circuit_are_refused() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     circuit = model.graph.random_circuit(10)
     with pytest.raises(GatewiseError, match="not in the circuit"):
-        kl_changes(model, pairs, circuit, [frozenset((~circuit).indices[:1])])
+        kl_changes(Setting(model, pairs), circuit, [frozenset((~circuit).indices[:1])])
 
 
 def test_sets_that_span_receivers_are_refused() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     removal = frozenset(model.graph.circuit(["input->m0", "input->m1"]).indices)
     with pytest.raises(GatewiseError, match="into one node, got m0, m1"):
-        kl_changes(model, pairs, None, [removal])
+        kl_changes(Setting(model, pairs), None, [removal])

@@ -1,4 +1,4 @@
-"""Searches find what they found before: edge for edge, score for score. See `cases.py` for where the record is from."""
+"""Searches find what they found before: edge for edge, scores to 1e-6. See `cases.py` for where the record is from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def check(case: cases.Case) -> None:
     expected = {name: values for name, values in RECORD.items() if name.startswith(f"{case.name}/")}
     assert sorted(found) == sorted(expected)
     for name, values in expected.items():
-        assert torch.equal(found[name], values), f"{name} changed"
+        if name.endswith("/edges"):
+            assert torch.equal(found[name], values), f"{name} changed"
+        else:  # processors differ in how they round; so did `matmul`, with and without gradients, which EAP now avoids
+            torch.testing.assert_close(found[name], values, atol=1e-6, rtol=1e-5, msg=f"{name} changed")
 
 
 def test_every_entry_of_the_record_is_compared() -> None:

@@ -12,12 +12,12 @@ from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.circuits.selection import select_edges
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
 from gatewise.logic import Gates, labels_by_test, split_gates, truth_tables
 from gatewise.logic.find import find_gates
 from gatewise.methods import discover
-from gatewise.methods.contract import top_edges
 from gatewise.models.planted import planted_model, planted_pairs
 
 GRAPH = Graph.transformer(2, 2, 8)
@@ -101,7 +101,7 @@ def test_round_trip_and_repr(tmp_path: Path) -> None:
 def test_scores_and_provenance_come_back_exactly_and_are_exported(tmp_path: Path) -> None:
     scores = torch.randn(3, GRAPH.n_edges, generator=torch.Generator().manual_seed(0)) * 1e-9
     given = [
-        Circuit(GRAPH, top_edges(values, size), values, {"direction": direction})
+        Circuit(GRAPH, select_edges(GRAPH, values, size), values, {"direction": direction})
         for values, size, direction in zip(scores, (5, 7, 9), ("ns", "dn", "ns+dn"), strict=True)
     ]
     gates = split_gates(given[0], given[1], joint=given[2])

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import torch
 from reference import reference_logits
-from small_models import random_pairs, small_model
+from small_models import problem, random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.divergence import Divergence
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
 from gatewise.methods.acdc import Acdc, AcdcConfig, next_threshold, receiver_order, sender_order
-from gatewise.methods.contract import Problem
 from gatewise.models.model import Model
 from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.tasks.pairs import Pairs
@@ -44,8 +43,8 @@ def naive_acdc(model: Model, pairs: Pairs, directions: tuple[str, ...], tau: flo
 
 
 def search(model: Model, pairs: Pairs, direction: Any, tau: float, seed: int = 0, **config: Any) -> Circuit:
-    problem = Problem(model, pairs, direction, (), tau, seed)
-    outcome = Acdc(problem, AcdcConfig(**config)).search(tau)
+    asked = problem(model, pairs, direction, threshold=tau, seed=seed)
+    outcome = Acdc(asked, AcdcConfig(**config)).search(tau)
     return Circuit(model.graph, outcome.kept)
 
 
@@ -89,12 +88,11 @@ def test_chain_and_batches_do_not_change_the_result_in_float32(direction: str) -
 def test_values_on_the_threshold_are_decided_canonically() -> None:
     """Take an effect that occurs as tau: the edge stays (strict), however the work is cut up."""
     model, pairs = small_model("gpt2", seed=5), random_pairs(seed=5)
-    problem = Problem(model, pairs, "ns", (), 0.01, 0)
-    outcome = Acdc(problem, AcdcConfig()).search(0.01)
+    outcome = Acdc(problem(model, pairs, "ns", threshold=0.01), AcdcConfig()).search(0.01)
     tau = float(outcome.effects[outcome.kept].min())
     results = []
     for chain, batch in ((1, None), (7, 1), (64, 2)):
-        again = Acdc(Problem(model, pairs, "ns", (), tau, 0), AcdcConfig(chain=chain, batch=batch)).search(tau)
+        again = Acdc(problem(model, pairs, "ns", threshold=tau), AcdcConfig(chain=chain, batch=batch)).search(tau)
         assert again.canonical > 0
         results.append(again.kept)
     assert all(torch.equal(result, results[0]) for result in results)
@@ -123,7 +121,7 @@ def test_screened_vocabulary_and_spans_change_nothing(
 
 def test_the_running_divergence_is_that_of_the_circuit() -> None:
     model, pairs = small_model("llama", seed=9), random_pairs(seed=9)
-    outcome = Acdc(Problem(model, pairs, "ns+dn", (), 0.01, 0), AcdcConfig()).search(0.01)
+    outcome = Acdc(problem(model, pairs, "ns+dn", threshold=0.01), AcdcConfig()).search(0.01)
     circuit = Circuit(model.graph, outcome.kept)
     for direction, value in zip(("ns", "dn"), outcome.divergence, strict=True):
         assert value == pytest.approx(naive_distance(model, pairs, circuit, direction), abs=1e-5)

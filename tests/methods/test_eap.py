@@ -13,7 +13,7 @@ from gatewise.engine import last_logits
 from gatewise.engine.batches import bytes_per_example
 from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
-from gatewise.engine.runs import prepare
+from gatewise.engine.runs import both_runs
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover, score_edges
 from gatewise.methods.eap import EapConfig, combined
@@ -113,7 +113,7 @@ def test_merged_ports_and_other_margins(architecture: str) -> None:
 def test_is_the_dense_engines_gradient_at_the_full_mask(architecture: str) -> None:
     """Removing an edge moves its mask from 1 to 0: the score is minus the gradient."""
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
-    engine = DenseEngine(model, prepare(model, pairs))
+    engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
     full = dense_mask(model, model.graph.full())
     gradient = engine.gradient(full, lambda logits: pairs.margin(logits).mean())[1]
     assert_close(score_edges(model, pairs).values, -model.graph.vector(gradient), 1e-6)  # it sums up in float32

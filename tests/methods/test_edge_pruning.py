@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_models import random_pairs, small_model
+from small_models import problem, random_pairs, small_model
 
 from gatewise.engine.batches import bytes_per_example
 from gatewise.errors import GatewiseError
@@ -30,13 +30,13 @@ from gatewise.models.planted import planted_pairs
 QUICK = EdgePruningConfig(steps=20)
 
 
-def run(problem: Problem, **parameters: object) -> list[Finding]:
-    return search(problem, replace(QUICK, **parameters))  # type: ignore[arg-type]
+def run(asked: Problem, **parameters: object) -> list[Finding]:
+    """Of the first direction."""
+    return search(asked, replace(QUICK, **parameters))[asked.directions[0]]  # type: ignore[arg-type]
 
 
 def small_problem(direction: str = "ns", sizes: tuple[int, ...] = (10,), seed: int = 0, **others: object) -> Problem:
-    model = small_model("gpt2")
-    return Problem(model, random_pairs(), direction, sizes, seed=seed, **others)  # type: ignore[arg-type]
+    return problem(small_model("gpt2"), random_pairs(), direction, sizes=sizes, seed=seed, **others)
 
 
 # The hard-concrete mask
@@ -80,11 +80,11 @@ def test_slope_of_the_mask_is_its_derivative() -> None:
 
 
 def test_objective_is_the_divergence_and_its_gradient_whatever_the_memory() -> None:
-    problem = small_problem()
-    mask = torch.rand(problem.model.graph.n_edges, generator=torch.Generator().manual_seed(1))
-    one = bytes_per_example(problem.model, problem.pairs.width, gradient=True)  # room for one example at a time
-    kl, gradient = Objective(problem, ("ns",), 32)(mask, 0)
-    tight, tight_gradient = Objective(replace(problem, memory=one), ("ns",), 32)(mask, 0)
+    asked = small_problem()
+    mask = torch.rand(asked.model.graph.n_edges, generator=torch.Generator().manual_seed(1))
+    one = bytes_per_example(asked.model, asked.pairs.width, gradient=True)  # room for one example at a time
+    kl, gradient = Objective(asked.setting, ("ns",), 32)(mask, 0)
+    tight, tight_gradient = Objective(small_problem(memory=one).setting, ("ns",), 32)(mask, 0)
     assert tight == pytest.approx(kl, rel=1e-5)
     torch.testing.assert_close(tight_gradient, gradient, rtol=1e-4, atol=1e-6)
     edge = int(gradient.abs().argmax())
@@ -92,23 +92,23 @@ def test_objective_is_the_divergence_and_its_gradient_whatever_the_memory() -> N
     for shift in (1e-2, -1e-2):
         moved = mask.clone()
         moved[edge] += shift
-        shifted.append(Objective(problem, ("ns",), 32)(moved, 0)[0])
+        shifted.append(Objective(asked.setting, ("ns",), 32)(moved, 0)[0])
     assert (shifted[0] - shifted[1]) / 2e-2 == pytest.approx(float(gradient[edge]), rel=1e-2)
 
 
 def test_examples_take_turns_in_equal_batches() -> None:
-    problem = small_problem()
-    mask = torch.full((problem.model.graph.n_edges,), 0.5)
-    one_by_one = Objective(problem, ("ns",), 1)
+    asked = small_problem()
+    mask = torch.full((asked.model.graph.n_edges,), 0.5)
+    one_by_one = Objective(asked.setting, ("ns",), 1)
     losses = [one_by_one(mask, step)[0] for step in range(6)]
     assert losses[:3] == losses[3:]
-    assert sum(losses[:3]) / 3 == pytest.approx(Objective(problem, ("ns",), 3)(mask, 0)[0], rel=1e-5)
+    assert sum(losses[:3]) / 3 == pytest.approx(Objective(asked.setting, ("ns",), 3)(mask, 0)[0], rel=1e-5)
 
 
 def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss() -> None:
     """One step as published, against autograd on KL + lambda1 (t - s) + lambda2 (t - s)^2; lambda1 has any sign."""
-    problem = small_problem()
-    n = problem.model.graph.n_edges
+    asked = small_problem()
+    n = asked.model.graph.n_edges
     config = EdgePruningConfig(schedule="linear", steps=10, ramp=0.0, warm_up=0.0)
     state = Training.begin(n, config, seed=3)
     state.parameters[-2:] = torch.tensor([-2.0, 5.0])
@@ -117,7 +117,7 @@ def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss() -> None:
     generator = torch.Generator()
     generator.set_state(state.generator)
     mask, _ = sample_mask(log_alpha, torch.rand(n, generator=generator))
-    objective = Objective(problem, ("ns",), 32)
+    objective = Objective(asked.setting, ("ns",), 32)
     _, into_mask = objective(mask.detach(), 0)
     sparsity, target = 1 - probability_above(log_alpha, 0.0).mean(), 1 - 10 / n
     loss = (mask * into_mask).sum() + lambdas[0] * (target - sparsity) + lambdas[1] * (target - sparsity).square()
@@ -129,16 +129,16 @@ def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss() -> None:
 
 
 def test_a_training_continues_from_its_state_as_if_it_had_not_stopped() -> None:
-    problem, goal = small_problem(), Goal(10, 100)
-    objective = Objective(problem, ("ns",), 2)
-    state = Training.begin(problem.model.graph.n_edges, QUICK, seed=0)
+    asked, goal = small_problem(), Goal(10, 100)
+    objective = Objective(asked.setting, ("ns",), 2)
+    state = Training.begin(asked.model.graph.n_edges, QUICK, seed=0)
     for _ in range(3):
         take_step(objective, state, goal, QUICK)
     tensors = {name: getattr(state, name).clone() for name in ("parameters", "first", "second", "generator")}
     resumed = Training(**tensors, step=state.step, history=list(state.history))
     for one in (state, resumed):
         for _ in range(3):
-            take_step(Objective(problem, ("ns",), 2), one, goal, QUICK)
+            take_step(Objective(asked.setting, ("ns",), 2), one, goal, QUICK)
     assert torch.equal(state.parameters, resumed.parameters)
     assert state.history == resumed.history
 
@@ -158,8 +158,8 @@ TABLE_1 = [  # how many of the gate's two edges are found
 
 def planted_circuit(kind: str, direction: str, seed: int = 0) -> set[str]:
     model = load_model(f"planted:{kind}")
-    problem = Problem(model, planted_pairs(), direction, threshold=0.5, seed=seed)  # type: ignore[arg-type]
-    (finding,) = search(problem, EdgePruningConfig())
+    asked = problem(model, planted_pairs(), direction, threshold=0.5, seed=seed)
+    (finding,) = search(asked, EdgePruningConfig())[direction]  # type: ignore[index]
     return {model.graph.edges[i] for i in finding.mask.nonzero().flatten().tolist()}
 
 
@@ -219,9 +219,9 @@ def test_the_seed_decides_everything() -> None:
 
 
 def test_dn_is_ns_on_swapped_pairs() -> None:
-    problem = small_problem("dn")
-    swapped = replace(problem, direction="ns", pairs=problem.pairs.swapped())
-    assert torch.equal(run(problem)[0].scores, run(swapped)[0].scores)
+    asked = small_problem("dn")
+    swapped = problem(asked.model, asked.pairs.swapped(), "ns", sizes=(10,))
+    assert torch.equal(run(asked)[0].scores, run(swapped)[0].scores)
 
 
 def test_both_directions_average_their_expected_masks() -> None:
@@ -231,21 +231,21 @@ def test_both_directions_average_their_expected_masks() -> None:
 
 
 def test_joint_training_descends_the_sum_of_both_losses() -> None:
-    problem = small_problem("ns+dn")
-    mask = torch.full((problem.model.graph.n_edges,), 0.5)
-    ns, dn, both = (Objective(problem, directions, 32)(mask, 0) for directions in (("ns",), ("dn",), ("ns", "dn")))
+    asked = small_problem("ns+dn")
+    mask = torch.full((asked.model.graph.n_edges,), 0.5)
+    ns, dn, both = (Objective(asked.setting, some, 32)(mask, 0) for some in (("ns",), ("dn",), ("ns", "dn")))
     assert both[0] == pytest.approx(ns[0] + dn[0])
     torch.testing.assert_close(both[1], ns[1] + dn[1])
-    joint, mean = run(problem, combine="joint")[0], run(problem)[0]
+    joint, mean = run(asked, combine="joint")[0], run(asked)[0]
     assert int(joint.mask.sum()) == 10
     assert not torch.equal(joint.scores, mean.scores)
 
 
 def test_a_trained_circuit_beats_random_ones() -> None:
-    problem = small_problem(sizes=(30,))
-    (finding,) = run(problem, steps=150)
-    objective = Objective(problem, ("ns",), 32)
-    random = [problem.model.graph.random_circuit(30, seed).mask for seed in range(9)]
+    asked = small_problem(sizes=(30,))
+    (finding,) = run(asked, steps=150)
+    objective = Objective(asked.setting, ("ns",), 32)
+    random = [asked.model.graph.random_circuit(30, seed).mask for seed in range(9)]
     usual = sorted(objective(mask.float(), 0)[0] for mask in random)[4]
     assert objective(finding.mask.float(), 0)[0] < 0.5 * usual
 

@@ -121,17 +121,14 @@ def _sizes(texts: list[str]) -> list[int]:
 def parse_parameters(method: str, settings: list[str]) -> dict[str, Any]:
     """The parameters in the `key=value` texts of --set; the last of several values for a key counts."""
     from gatewise.methods.parameters import parse_parameter
-    from gatewise.methods.registry import methods
+    from gatewise.methods.registry import find_method
 
-    known = methods()
-    if method not in known:
-        raise GatewiseError(f"there is no method {method!r}; there are {', '.join(known)}.")
-    found = {}
+    config, found = find_method(method).config, {}
     for text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             raise GatewiseError(f"--set {text!r} has no '='; write it as key=value.")
-        found[key] = parse_parameter(method, known[method].config, key, value)
+        found[key] = parse_parameter(method, config, key, value)
     return found
 
 

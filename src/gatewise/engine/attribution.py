@@ -2,11 +2,11 @@
 
     score[u -> r] = sum over positions and dimensions of  (corrupted_u - clean_u) . dL / d(input of port r)
 
-L is the pairs' margin. With all edges kept, the ports of a stage read the same residual stream, so that a plain run
-with autograd gives all we need: the gradient at every query, key and value *per query head*, before head norm and
-rotary embedding. What is left between there and the port is a projection and a norm, whose transposed Jacobian is
-applied in `_gather` and `_spell_out`. All scores of a stage are then one matrix product. Scores are linear in the
-gradients, so that those of several runs (EAP-IG) are summed while they are small.
+L is the setting's metric, by default the pairs' margin. With all edges kept, the ports of a stage read the same
+residual stream, so that a plain run with autograd gives all we need: the gradient at every query, key and value *per
+query head*, before head norm and rotary embedding. What is left between there and the port is a projection and a norm,
+whose transposed Jacobian is applied in `_gather` and `_spell_out`. All scores of a stage are then one matrix product.
+Scores are linear in the gradients, so that those of several runs (EAP-IG) are summed while they are small.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gatewise.engine.metrics import Distance
 from gatewise.engine.runs import Direction, lay_out, prefix_of
+from gatewise.engine.setting import Batch, Setting
 from gatewise.engine.stream import walk
-from gatewise.models.model import Model
 from gatewise.models.parts import KINDS, Attention, KeysValues, Pointwise
-from gatewise.tasks.pairs import Pairs
 
 _RUNS_AT_ONCE = 8  # whose gradients are held together: saves time, costs a residual stream per attention stage and run
 
@@ -53,12 +53,13 @@ class StageGradient:
 
 
 class Attribution:
-    """Both sides of one batch of pairs, ready to be attributed."""
+    """Both sides of one batch of a setting, ready to be attributed."""
 
-    def __init__(self, model: Model, pairs: Pairs) -> None:
-        self.model, self.pairs = model, pairs
-        self.layout = lay_out(model, pairs, share_prefix=True)
-        self.prefix = prefix_of(model, pairs.clean, self.layout)
+    def __init__(self, setting: Setting, batch: Batch) -> None:
+        self.setting, self.batch = setting, batch
+        self.model, self.pairs = setting.model, batch.pairs
+        self.layout = lay_out(self.model, self.pairs, share_prefix=setting.ablation == "interchange")
+        self.prefix = prefix_of(self.model, self.pairs.clean, self.layout)
 
     def directions(self, directions: Sequence[Direction]) -> dict[Direction, Tensor]:
         """Scores summed over the examples, gradients on the clean side (ns) or the corrupted (dn). [port, sender] each
@@ -67,8 +68,12 @@ class Attribution:
         rule: the gradient's mean over both ends of the way, times the way.
         """
         gradients: dict[Direction, list[StageGradient]] = {}
-        clean, gradients["ns"] = self._side(self.pairs.clean, gradient="ns" in directions)
-        corrupted, gradients["dn"] = self._side(self.pairs.corrupted, gradient="dn" in directions)
+        metric = self._metric()
+        clean, gradients["ns"] = self._side(self.pairs.clean, metric if "ns" in directions else None)
+        if self.setting.ablation == "interchange":
+            corrupted, gradients["dn"] = self._side(self.pairs.corrupted, metric if "dn" in directions else None)
+        else:
+            corrupted = self.setting.runs(self.batch, keep=False).corrupted.outputs.clone()
         difference = _subtract(corrupted, clean)
         del clean, corrupted
         return {direction: self._scores(gradients[direction], difference) for direction in directions}
@@ -79,8 +84,9 @@ class Attribution:
         Run k of m starts from the input embeddings  corrupted + k/m (clean - corrupted),  k = 1 .. m, as in the paper
         on EAP-IG: the clean end counts, the corrupted one does not.
         """
-        clean, gradients = self._side(self.pairs.clean, gradient=True)
-        corrupted, _ = self._side(self.pairs.corrupted, gradient=False)
+        metric = self._metric()
+        clean, gradients = self._side(self.pairs.clean, metric)
+        corrupted, _ = self._side(self.pairs.corrupted, None)
         sources = self.model.graph.sender_slices[0]
         first, last = corrupted[sources].sum(dim=0), clean[sources].sum(dim=0)
         difference = _subtract(corrupted, clean)
@@ -90,32 +96,38 @@ class Attribution:
             if step % _RUNS_AT_ONCE == 0:
                 total += self._scores(gradients, difference)
                 gradients = []
-            found = self._gradients(torch.lerp(first, last, step / steps), None)
+            found = self._gradients(torch.lerp(first, last, step / steps), None, metric)
             gradients = [a + b for a, b in zip(gradients, found, strict=True)] if gradients else found
         return (total + self._scores(gradients, difference)) / steps
 
-    def _side(self, tokens: Tensor, *, gradient: bool) -> tuple[Tensor, list[StageGradient]]:
-        """Outputs of all senders on one side [sender, example, window, d], and the gradients if they are wanted."""
+    def _metric(self) -> Distance:
+        """What is differentiated: one number per example from logits. KL is that from the clean run."""
+        if self.setting.metric is not None and self.setting.metric.function is None:
+            return self.setting.metric.distance(self.setting.runs(self.batch, keep=False).clean.logits, self.pairs)
+        return lambda logits: self.setting.value.value(logits, self.pairs)
+
+    def _side(self, tokens: Tensor, metric: Distance | None) -> tuple[Tensor, list[StageGradient]]:
+        """Outputs of all senders on one side [sender, example, window, d], and a given metric's gradients."""
         model, layout = self.model, self.layout
         columns = slice(layout.start, layout.width)
         sources = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
         outputs = sources.new_empty(len(model.graph.senders), *sources.shape[1:])
         outputs[model.graph.sender_slices[0]] = sources
         start = sources.sum(dim=0)
-        if gradient:
-            return outputs, self._gradients(start, outputs)
+        if metric is not None:
+            return outputs, self._gradients(start, outputs, metric)
         with torch.no_grad():
             self._run(start, outputs)
         return outputs, []
 
-    def _gradients(self, start: Tensor, outputs: Tensor | None) -> list[StageGradient]:
+    def _gradients(self, start: Tensor, outputs: Tensor | None, metric: Distance) -> list[StageGradient]:
         """Run from these input embeddings and differentiate; fills `outputs` if given."""
         with torch.enable_grad():
             readings = self._run(start.detach().requires_grad_(True), outputs)
             logits = self.model.unembed(readings[-1].points[0][0, :, -1])
-            margin = self.pairs.margin(logits).sum()  # the sum: each example's gradient is its own
+            total = metric(logits).sum()  # the sum: each example's gradient is its own
         points = [point for reading in readings for point in reading.points]
-        found = iter(torch.autograd.grad(margin, points, materialize_grads=True))
+        found = iter(torch.autograd.grad(total, points, materialize_grads=True))
         with torch.no_grad():
             return [_gather(reading, [next(found) for _ in reading.points]) for reading in readings]
 

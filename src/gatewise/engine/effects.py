@@ -10,7 +10,8 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine.removals import NOTHING, measure_removals
-from gatewise.engine.runs import Direction
+from gatewise.engine.runs import Ablation, Direction
+from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.models.model import Model
 from gatewise.notebook import card, strongest
 from gatewise.tasks.pairs import Pairs
@@ -37,28 +38,27 @@ class Effects:
 
 
 def edge_effects(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None = None,
     edges: Iterable[str] | Iterable[int] | None = None,
     direction: Direction = "ns",
     *,
     circuit: Circuit | None = None,
-    memory: int | str | None = None,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    memory: Memory = None,
 ) -> Effects:
-    """The true change of KL and margin for removing each edge alone. Default: all edges of the circuit or graph."""
-    graph = model.graph
+    """The true change of KL and margin for removing each edge alone. Default: all edges of the circuit or graph.
+
+    `ablation`: what removed edges carry, as for `discover`. `metric`: what stands in the place of the margin.
+    """
+    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, memory=memory)
+    graph = setting.graph
     start = graph.full() if circuit is None else circuit
     chosen = start.indices if edges is None else [e if isinstance(e, int) else graph.index(e) for e in edges]
     removals = [NOTHING, *(frozenset([edge]) for edge in chosen)]
     found = measure_removals(
-        model,
-        pairs,
-        start,
-        removals,
-        lambda bench: [bench.distance.exact, bench.margin],
-        direction,
-        memory=memory,
-        task="exact effects",
+        setting, start, removals, lambda bench: [bench.distance.exact, bench.margin], direction, task="exact effects"
     )
     kl, margin = (found[:, 1:] - found[:, :1]).mean(dim=-1)
     return Effects(graph, tuple(chosen), kl, margin)

@@ -27,7 +27,7 @@ from gatewise.engine.batches import batches, bytes_per_example, parse_bytes, win
 from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.incremental import ROW_BYTES
-from gatewise.engine.margins import margin_of
+from gatewise.engine.metrics import residual_values
 from gatewise.engine.routes import kinds_of
 from gatewise.engine.runs import BothRuns, Run, bases, both_runs
 from gatewise.models.model import Model
@@ -46,7 +46,7 @@ class Receivers:
         self.model, self.graph = model, model.graph
         self.runs = both_runs(model, pairs)
         self.layout = self.runs.layout
-        self.margin = margin_of(model, pairs)
+        self.margin = residual_values(model, pairs)
         self.kept = (self.graph.edge_index >= 0) if circuit is None else self.graph.matrix(circuit.mask)
         self.base = bases(model, self.runs.corrupted.outputs)
         if circuit is None:

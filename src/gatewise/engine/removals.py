@@ -14,17 +14,14 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.batches import batches
-from gatewise.engine.circuits import check_circuits
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import Proposal, State
-from gatewise.engine.margins import margin_of
+from gatewise.engine.metrics import residual_values
 from gatewise.engine.routes import DEAD, Route, all_liveness
-from gatewise.engine.runs import BothRuns, Direction, both_runs, check_choice, check_pairs
+from gatewise.engine.runs import Direction
+from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
-from gatewise.models.model import Model
 from gatewise.progress import progress_bar
-from gatewise.tasks.pairs import Pairs
 
 Removal = frozenset[int]  # indices of edges
 NOTHING: Removal = frozenset()
@@ -34,11 +31,10 @@ ResidualMeasure = Callable[[Tensor], Tensor]  # of last residuals [row, example,
 class Bench:
     """A circuit on one batch, in one direction, from which edges can be removed."""
 
-    def __init__(
-        self, model: Model, pairs: Pairs, runs: BothRuns, circuit: Circuit, direction: Direction = "ns"
-    ) -> None:
+    def __init__(self, setting: Setting, batch: Batch, circuit: Circuit, direction: Direction = "ns") -> None:
+        model, runs = setting.model, setting.runs(batch)
         kept = model.graph.matrix(circuit.mask)
-        self.model, self.graph, self.pairs = model, model.graph, pairs
+        self.model, self.graph, self.pairs, self.metric = model, model.graph, batch.pairs, setting.value
         self.reference = runs.reference(direction)
         self.state = State(model, runs.intervention(model, direction), self.reference.outputs, kept)
         self.live = all_liveness(model, kept)
@@ -50,7 +46,8 @@ class Bench:
 
     @cached_property
     def margin(self) -> ResidualMeasure:
-        return margin_of(self.model, self.pairs)
+        """The pairs' margin, or the setting's metric in its place."""
+        return residual_values(self.model, self.pairs, self.metric)
 
     def matters(self, port: int) -> bool:
         """Whether anything that a port reads can change the logits."""
@@ -115,49 +112,38 @@ def _by_ports(graph: Graph, removals: Sequence[Removal]) -> dict[tuple[int, ...]
     return groups
 
 
-def benches(
-    model: Model,
-    pairs: Pairs,
-    circuit: Circuit,
-    direction: Direction = "ns",
-    *,
-    memory: int | str | None = None,
-) -> Iterator[tuple[slice, Bench]]:
+def benches(setting: Setting, circuit: Circuit, direction: Direction = "ns") -> Iterator[tuple[slice, Bench]]:
     """A bench for each batch, with the examples that it is about."""
-    check_choice(direction, "interchange")
-    check_circuits(model, [circuit])
-    check_pairs(model, pairs)
+    setting.check_direction(direction)
+    setting.check_circuits([circuit])
     return (
-        (slice(first, first + len(part)), Bench(model, part, both_runs(model, part), circuit, direction))
-        for first, part in batches(model, pairs, memory)
+        (slice(batch.first, batch.first + len(batch.pairs)), Bench(setting, batch, circuit, direction))
+        for batch in setting.batches()
     )
 
 
 def measure_removals(
-    model: Model,
-    pairs: Pairs,
+    setting: Setting,
     circuit: Circuit,
     removals: Sequence[Removal],
     measures: Callable[[Bench], Sequence[ResidualMeasure]],
     direction: Direction = "ns",
     *,
-    memory: int | str | None = None,
     task: str = "removing edges",
 ) -> Tensor:
     """Measures of the circuit without each set of edges. [measure, removal, example]
 
     Sets that change nothing, such as the empty one, have exactly the circuit's own values.
     """
-    prepared = benches(model, pairs, circuit, direction, memory=memory)
+    found, parts = [], benches(setting, circuit, direction)
     absent = {edge for removal in removals for edge in removal if not bool(circuit.mask[edge])}
     if absent:
         raise GatewiseError(
             f"{len(absent)} of the edges are not in the circuit they were to be removed from, for example "
             f"{circuit.graph.edges[min(absent)]}. Leave them out, or pass a circuit that has them."
         )
-    found = []
-    with progress_bar(task, len(removals) * len(pairs)) as bar:
-        for examples, bench in prepared:
+    with progress_bar(task, len(removals) * len(setting)) as bar:
+        for examples, bench in parts:
             chosen, last = measures(bench), bench.state.last
             whole = torch.stack([measure(last[None]) for measure in chosen]).cpu()
             values = whole.repeat(1, len(removals), 1)
@@ -172,16 +158,10 @@ def measure_removals(
 
 
 def kl_changes(
-    model: Model,
-    pairs: Pairs,
-    circuit: Circuit | None,
-    removals: Sequence[Removal],
-    *,
-    memory: int | str | None = None,
-    task: str = "removing edges",
+    setting: Setting, circuit: Circuit | None, removals: Sequence[Removal], *, task: str = "removing edges"
 ) -> Tensor:
     """D(G || H\\removed) - D(G || H) by noising, H the circuit or, if None, the full graph. [removal, example]"""
-    start = model.graph.full() if circuit is None else circuit
+    start = setting.graph.full() if circuit is None else circuit
     rows = [NOTHING, *removals]
-    found = measure_removals(model, pairs, start, rows, lambda bench: [bench.distance.exact], memory=memory, task=task)
+    found = measure_removals(setting, start, rows, lambda bench: [bench.distance.exact], task=task)
     return found[0, 1:] - found[0, 0]

@@ -1,17 +1,20 @@
 """Runs: what all nodes put out on one side of the pairs, and what a circuit needs to know about the other side.
 
-`prepare` turns pairs into an `Intervention`: the reference side's input, and what a removed edge carries. From there on
-an engine does not know about directions or ablations: **Dn is Ns with the two runs swapped**.
+`both_runs` and `ablated_runs` turn a batch of pairs into `BothRuns`, and those into an `Intervention`: the reference
+side's input, and what a removed edge carries. From there on an engine does not know about directions or ablations: **Dn
+is Ns with the two runs swapped**. `Setting` decides which of the two is asked, batch by batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine.stream import walk
 from gatewise.errors import GatewiseError
 from gatewise.models.layout import Layout
@@ -40,7 +43,7 @@ class Intervention:
     layout: Layout
     prefix: Prefix
     sources: Tensor  # [source, example, window, d], the reference side's
-    other: Tensor  # [sender, example, window, d], what removed edges carry; example and window may be 1
+    other: Tensor  # [sender, example, window, d], what removed edges carry
     base: tuple[Tensor, ...]  # for each stage, its ports' input when all edges are removed. [example, window, d]
     reference_logits: Tensor  # [example, vocabulary]
 
@@ -82,6 +85,16 @@ def check_pairs(model: Model, pairs: Pairs) -> None:
     limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     if limit is not None and pairs.width > limit:
         raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
+
+
+def check_circuits(model: Model, circuits: Sequence[Circuit]) -> None:
+    """Refuse circuits of another graph."""
+    for circuit in circuits:
+        if circuit.graph != model.graph:
+            raise GatewiseError(
+                f"the circuit belongs to {circuit.graph!r}, but {model.name} has {model.graph!r}. "
+                f"Load the model it was found in, with the same `qkv`."
+            )
 
 
 def lay_out(model: Model, pairs: Pairs, *, share_prefix: bool) -> Layout:
@@ -140,31 +153,13 @@ def bases(model: Model, other: Tensor) -> tuple[Tensor, ...]:
     return tuple(walk(model, written[0].sum(dim=0), lambda index, _: written[index + 1].sum(dim=0)))
 
 
-def prepare(
-    model: Model,
-    pairs: Pairs,
-    direction: Direction = "ns",
-    ablation: Ablation = "interchange",
-    *,
-    seed: int = 0,
-    first_example: int = 0,
-    moments: Moments | None = None,
-    share_prefix: bool = True,
-) -> Intervention:
-    """Run what has to be run once. `first_example`: index of the batch's first example, which seeds noise."""
-    check_choice(direction, ablation)
-    if ablation == "interchange":
-        return both_runs(model, pairs, share_prefix=share_prefix).intervention(model, direction)
-    layout = lay_out(model, pairs, share_prefix=False)
-    prefix = prefix_of(model, pairs.clean, layout)
-    reference = plain_run(model, pairs.clean, layout, prefix)
-    other = _constant(model, pairs, reference, ablation, moments, seed, first_example)
-    return _intervention(model, layout, prefix, reference, other)
-
-
 @dataclass(frozen=True, eq=False)
 class BothRuns:
-    """The two sides of a batch: whichever is the reference, the other is what removed edges carry."""
+    """The two sides of a batch: whichever is the reference, the other is what removed edges carry.
+
+    With zero, mean and noise ablation nothing is run on the corrupted side: it is what is left when every edge carries
+    the ablation's constant or draw, and it cannot be the reference.
+    """
 
     layout: Layout
     prefix: Prefix
@@ -192,24 +187,44 @@ def _intervention(model: Model, layout: Layout, prefix: Prefix, reference: Run, 
     return Intervention(layout, prefix, sources, other, bases(model, other), reference.logits)
 
 
-def _constant(
-    model: Model, pairs: Pairs, clean: Run, ablation: str, moments: Moments | None, seed: int, first_example: int
-) -> Tensor:
+def ablated_runs(
+    model: Model,
+    pairs: Pairs,
+    ablation: Ablation,
+    *,
+    seed: int = 0,
+    first_example: int = 0,
+    moments: Moments | None = None,
+) -> BothRuns:
+    """The clean side, and what zero, mean or noise ablation puts in place of the other.
+
+    first_example: index of the batch's first example, which seeds noise. moments: needed for mean and noise.
+    """
+    layout = lay_out(model, pairs, share_prefix=False)
+    prefix: Prefix = (None,) * len(model.stages)
+    clean = plain_run(model, pairs.clean, layout, prefix)
     if ablation == "zero":
-        return torch.zeros_like(clean.outputs[:, :1, :1])
-    if moments is None:
-        moments = clean_moments(model, [pairs])
-    mean = moments.mean.to(clean.outputs.dtype)[:, None, None]
-    if ablation == "mean":
-        return mean
-    noise = torch.empty(clean.outputs.shape, dtype=torch.float64)
-    for row in range(len(pairs)):
+        other = torch.zeros_like(clean.outputs[:, :1, :1])
+    else:
+        assert moments is not None
+        other = moments.mean.to(clean.outputs.dtype)[:, None, None]
+        if ablation == "noise":
+            other = (
+                other + _noise(pairs, clean.outputs, seed, first_example) * moments.deviation.to(other)[:, None, None]
+            )
+    whole = other.expand_as(clean.outputs)
+    last = bases(model, whole[:, :, -1:])[-1][:, -1]
+    return BothRuns(layout, prefix, clean, Run(whole, model.unembed(last)))
+
+
+def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:
+    """Standard normal draws, example by example, for the real positions only: padding changes nothing."""
+    noise = torch.zeros(like.shape, dtype=torch.float64)
+    for row, length in enumerate(pairs.lengths.tolist()):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + first_example + row)
-        length = int(pairs.lengths[row])  # drawn for the real positions only: padding changes nothing
-        draw = torch.randn(noise.shape[0], length, noise.shape[3], generator=generator, dtype=torch.float64)
-        noise[:, row, -length:] = draw
-        noise[:, row, : noise.shape[2] - length] = 0
-    return mean + noise.to(mean) * moments.deviation.to(mean)[:, None, None]
+        shape = (noise.shape[0], length, noise.shape[3])
+        noise[:, row, -length:] = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return noise.to(like)
 
 
 def clean_moments(model: Model, batches: list[Pairs]) -> Moments:

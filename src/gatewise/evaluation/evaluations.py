@@ -1,12 +1,13 @@
 """How good circuits are: faithful, complete, sparse, accurate, against the full graph and random circuits.
 
-All by noising with interchange: C is the circuit on the clean run, G\\C its complement. Faithfulness is KL(G || C), low
-is good. Completeness is KL(G\\C || G), high is good: without the circuit nothing of the task is left.
+All by noising, with interchange unless another ablation is asked for: C is the circuit on the clean run, G\\C its
+complement. Faithfulness is KL(G || C), low is good. Completeness is KL(G\\C || G), high is good: without the circuit
+nothing of the task is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, overload
 
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.batches import batches
-from gatewise.engine.circuits import check_circuits, dense_mask
+from gatewise.engine.batches import check_shard, joined_parts
+from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
-from gatewise.engine.runs import check_pairs, prepare
+from gatewise.engine.runs import Ablation
+from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
@@ -35,7 +37,7 @@ class Behaviour:
     kl_to_full: Measure  # KL(this || G)
     accuracy: Measure  # share of examples with right over wrong
     top_accuracy: Measure  # share of examples whose arg-max over the vocabulary is right
-    margin: Measure
+    margin: Measure  # or the metric that was asked for in its place
 
 
 _MEASURES = tuple(field.name for field in fields(Behaviour))
@@ -152,70 +154,107 @@ class Evaluations(Sequence[Evaluation]):
 
 @overload
 def evaluate(
-    model: Model,
-    pairs: Pairs,
-    circuits: Circuit,
+    model: Model | Setting,
+    pairs: Pairs | None = ...,
+    circuits: Circuit = ...,
     *,
     random_circuits: int = ...,
     seed: int = ...,
     names: Sequence[str] = ...,
-    memory: int | str | None = ...,
+    ablation: Ablation | None = ...,
+    metric: AnyMetric = ...,
+    memory: Memory = ...,
 ) -> Evaluation: ...
 @overload
 def evaluate(
-    model: Model,
-    pairs: Pairs,
-    circuits: Sequence[Circuit],
+    model: Model | Setting,
+    pairs: Pairs | None = ...,
+    circuits: Sequence[Circuit] = ...,
     *,
     random_circuits: int = ...,
     seed: int = ...,
     names: Sequence[str] = ...,
-    memory: int | str | None = ...,
+    ablation: Ablation | None = ...,
+    metric: AnyMetric = ...,
+    memory: Memory = ...,
 ) -> Evaluations: ...
 def evaluate(
-    model: Model,
-    pairs: Pairs,
-    circuits: Circuit | Sequence[Circuit],
+    model: Model | Setting,
+    pairs: Pairs | None = None,
+    circuits: Circuit | Sequence[Circuit] = (),
     *,
     random_circuits: int = 3,
     seed: int = 0,
     names: Sequence[str] = (),
-    memory: int | str | None = None,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    memory: Memory = None,
 ) -> Evaluation | Evaluations:
-    """Evaluate a circuit or several, beside `random_circuits` random ones of each size."""
+    """Evaluate a circuit or several, beside `random_circuits` random ones of each size.
+
+    `ablation`: what removed edges carry, as for `discover`. `metric`: what stands in the place of the margin.
+    """
+    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, seed=seed, memory=memory)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
-    measured = measure_shard(model, pairs, chosen, (0, 1), random_circuits=random_circuits, seed=seed, memory=memory)
-    evaluations = summarised(model, chosen, measured, random_circuits=random_circuits, names=names)
+    measured = _measured(setting, chosen, (0, 1), random_circuits, seed)
+    evaluations = _summarised(setting, chosen, measured, random_circuits, names)
     return evaluations[0] if isinstance(circuits, Circuit) else evaluations
 
 
-def measure_shard(
-    model: Model,
-    pairs: Pairs,
+def evaluate_shard(
+    model: Model | Setting,
+    pairs: Pairs | None,
     circuits: Sequence[Circuit],
     shard: tuple[int, int],
     *,
     random_circuits: int = 3,
     seed: int = 0,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> dict[int, Tensor]:
-    """What `summarised` needs from every n-th micro-batch: by its number, [circuit and complement, measure, example]"""
-    check_circuits(model, circuits)
-    check_pairs(model, pairs)
-    sizes = sorted({len(circuit) for circuit in circuits}) if random_circuits else []
-    random = [model.graph.random_circuit(n, seed=seed * 1_000 + i) for n in sizes for i in range(random_circuits)]
-    to_run = [model.graph.full(), model.graph.empty(), *circuits, *random]
-    with_complements = [circuit for one in to_run for circuit in (one, ~one)]
-    return _measures(model, pairs, with_complements, memory, shard)
+    """What `join_evaluations` needs of one shard, such as (0, 4): the first of four processes."""
+    check_shard(shard)
+    return _measured(Setting.of(model, pairs, memory=memory), circuits, shard, random_circuits, seed)
 
 
-def summarised(
-    model: Model,
-    chosen: Sequence[Circuit],
-    measured: Mapping[int, Tensor],
+def join_evaluations(
+    model: Model | Setting,
+    pairs: Pairs | None,
+    circuits: Sequence[Circuit],
+    shards: Iterable[Mapping[int, Tensor]],
     *,
     random_circuits: int = 3,
     names: Sequence[str] = (),
+    memory: Memory = None,
+) -> Evaluations:
+    """The evaluations that `evaluate` gives with the same arguments."""
+    setting, measured = Setting.of(model, pairs, memory=memory), joined_parts(shards)
+    needed = len(setting.batches())
+    if sorted(measured) != list(range(needed)):
+        raise GatewiseError(
+            f"measures of the micro-batches {sorted(measured)} were given, and {needed} are needed; join all shards of "
+            f"the same pairs and the same memory, each once."
+        )
+    return _summarised(setting, circuits, measured, random_circuits, names)
+
+
+def _measured(
+    setting: Setting, circuits: Sequence[Circuit], shard: tuple[int, int], random_circuits: int, seed: int
+) -> dict[int, Tensor]:
+    """What `_summarised` needs of every n-th micro-batch, by number: [circuit and complement, measure, example]"""
+    setting.check_circuits(circuits)
+    graph = setting.graph
+    sizes = sorted({len(circuit) for circuit in circuits}) if random_circuits else []
+    random = [graph.random_circuit(n, seed=seed * 1_000 + i) for n in sizes for i in range(random_circuits)]
+    to_run = [graph.full(), graph.empty(), *circuits, *random]
+    return _measures(setting, [circuit for one in to_run for circuit in (one, ~one)], shard)
+
+
+def _summarised(
+    setting: Setting,
+    chosen: Sequence[Circuit],
+    measured: Mapping[int, Tensor],
+    random_circuits: int,
+    names: Sequence[str],
 ) -> Evaluations:
     """The evaluations of circuits from the measures of all micro-batches."""
     together = torch.cat([measured[part] for part in sorted(measured)], dim=-1)
@@ -230,7 +269,7 @@ def summarised(
             Evaluation(
                 name=names[i] if i < len(names) else _name(circuit),
                 edges=len(circuit),
-                graph_edges=model.graph.n_edges,
+                graph_edges=setting.graph.n_edges,
                 circuit=_summary([inside]),
                 complement=_summary([outside]),
                 full=_summary([full]),
@@ -244,27 +283,25 @@ def summarised(
     )
 
 
-def _measures(
-    model: Model, pairs: Pairs, circuits: Sequence[Circuit], memory: int | str | None, shard: tuple[int, int]
-) -> dict[int, Tensor]:
+def _measures(setting: Setting, circuits: Sequence[Circuit], shard: tuple[int, int]) -> dict[int, Tensor]:
     """Each measure of each circuit for every example of every n-th micro-batch. [circuit, measure, example] each"""
-    parts = list(enumerate(part for _, part in batches(model, pairs, memory)))[shard[0] :: shard[1]]
+    batches = list(enumerate(setting.batches()))[shard[0] :: shard[1]]
     measured = {}
-    with progress_bar("evaluating circuits", len(parts) * len(circuits)) as bar:
-        for index, part in parts:
-            prepared = prepare(model, part)
+    with progress_bar("evaluating circuits", len(batches) * len(circuits)) as bar:
+        for index, batch in batches:
+            prepared = setting.intervention(batch)
             reference = log_probabilities(prepared.reference_logits)
-            engine = DenseEngine(model, prepared)
+            engine = DenseEngine(setting.model, prepared)
             rows = []
             for circuit in circuits:
-                logits = engine.logits(dense_mask(model, circuit))
+                logits = engine.logits(dense_mask(setting.model, circuit))
                 found = log_probabilities(logits)
                 values = {
                     "kl_from_full": kl_divergence(reference, found),
                     "kl_to_full": kl_divergence(found, reference),
-                    "accuracy": part.right_over_wrong(logits),
-                    "top_accuracy": part.top_is_right(logits),
-                    "margin": part.margin(logits),
+                    "accuracy": batch.pairs.right_over_wrong(logits),
+                    "top_accuracy": batch.pairs.top_is_right(logits),
+                    "margin": setting.value.value(logits, batch.pairs),
                 }
                 rows.append(torch.stack([values[name].double().cpu() for name in _MEASURES]))
                 bar.advance()

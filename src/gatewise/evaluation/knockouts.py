@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.batches import batches
-from gatewise.engine.circuits import check_circuits, dense_mask
+from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.effects import Effects, edge_effects
-from gatewise.engine.runs import check_pairs, prepare
+from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
@@ -99,14 +98,14 @@ def sample_subset(circuit: Circuit, rng: random.Random, nodes: tuple[int, int] =
 
 
 def incompleteness(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     circuit: Circuit,
     *,
     samples: int = 30,
     nodes: tuple[int, int] = NODES,
     seed: int = 0,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Incompleteness:
     """D(C\\K || G\\K) over sampled K."""
     if samples < 1 or not 1 <= nodes[0] <= nodes[1]:
@@ -117,14 +116,14 @@ def incompleteness(
 
 
 def adversarial_subset(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     circuit: Circuit,
     *,
     nodes: int = NODES[1],
     candidates: int | None = None,
     seed: int = 0,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Incompleteness:
     """The K that a greedy search finds: node by node the one that raises D(C\\K || G\\K) most, up to `nodes`.
 
@@ -132,6 +131,7 @@ def adversarial_subset(
     since a further node may also lower the divergence.
     """
     rng = random.Random(f"adversarial/{seed}")
+    setting = Setting.of(model, pairs, memory=memory)
     chosen: list[str] = []
     subsets, values = [], []
     for _ in range(nodes):
@@ -140,7 +140,7 @@ def adversarial_subset(
             break
         tried = open_nodes if candidates is None else rng.sample(open_nodes, min(candidates, len(open_nodes)))
         options = [_subset(circuit, [*chosen, node]) for node in tried]
-        found = subset_divergence(model, pairs, circuit, [option.edges for option in options], memory=memory)
+        found = subset_divergence(setting, None, circuit, [option.edges for option in options])
         best = int(found.argmax())
         chosen.append(tried[best])
         subsets.append(options[best])
@@ -151,46 +151,49 @@ def adversarial_subset(
 
 
 def subset_divergence(
-    model: Model, pairs: Pairs, circuit: Circuit, subsets: Sequence[Circuit], *, memory: int | str | None = None
+    model: Model | Setting,
+    pairs: Pairs | None,
+    circuit: Circuit,
+    subsets: Sequence[Circuit],
+    *,
+    memory: Memory = None,
 ) -> Tensor:
     """D(C\\K || G\\K) for each K, mean over examples. [subset]"""
-    check_circuits(model, [circuit, *subsets])
-    check_pairs(model, pairs)
+    setting = Setting.of(model, pairs, memory=memory)
+    model = setting.model
+    setting.check_circuits([circuit, *subsets])
     full = model.graph.full()
     total = torch.zeros(len(subsets), dtype=torch.float64)
-    parts = list(batches(model, pairs, memory))
-    with progress_bar("incompleteness", len(subsets) * len(parts)) as bar:
-        for _, part in parts:
-            engine = DenseEngine(model, prepare(model, part))
+    batches = setting.batches()
+    with progress_bar("incompleteness", len(subsets) * len(batches)) as bar:
+        for batch in batches:
+            engine = DenseEngine(model, setting.intervention(batch))
             for place, subset in enumerate(subsets):
                 p, q = (log_probabilities(engine.logits(dense_mask(model, c - subset))) for c in (circuit, full))
                 total[place] += float(kl_divergence(p, q).sum())
                 bar.advance()
-    return total / len(pairs)
+    return total / len(setting)
 
 
 def incompleteness_table(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     circuits: Sequence[Circuit],
     *,
     samples: Sequence[int] = SAMPLES,
     draws: int = 5,
     seed: int = 0,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> list[SampledColumn]:
     """The paper's comparison for circuits of several discovery seeds: n sampled K each, drawn `draws` times."""
     if not circuits or draws < 1 or not samples or min(samples) < 1:
         raise GatewiseError("the table needs circuits, draws >= 1 and samples such as (5, 10, 20, 30).")
-    most = max(samples)
-    found = torch.stack(
-        [
-            incompleteness(
-                model, pairs, circuit, samples=most * draws, seed=seed * 1_000 + i, memory=memory
-            ).values.reshape(draws, most)
-            for i, circuit in enumerate(circuits)
-        ]
-    )  # [circuit, draw, K]
+    setting, most = Setting.of(model, pairs, memory=memory), max(samples)
+    values_of = [
+        incompleteness(setting, None, circuit, samples=most * draws, seed=seed * 1_000 + i).values
+        for i, circuit in enumerate(circuits)
+    ]
+    found = torch.stack([values.reshape(draws, most) for values in values_of])  # [circuit, draw, K]
     columns = []
     for count in samples:
         values = found[:, :, :count]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.removals import Removal, kl_changes
+from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import Gate, Gates
@@ -98,22 +99,23 @@ class Ablations:
 
 
 def ablate_gates(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     gates: Gates,
     *,
     circuit: Circuit | None = None,
     repeats: int = 30,
     seed: int = 0,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Ablations:
     """Remove one and two edges of every gate from H: the circuit or, as in the paper, the full graph."""
     if repeats < 1:
         raise GatewiseError(f"repeats is at least 1, got {repeats}.")
+    setting = Setting.of(model, pairs, memory=memory)
     chosen = [gate for gate in gates if len(gate.edges) >= 2]
     draws = [_draw(gates, gate, repeats, seed) for gate in chosen]
     removals = list(dict.fromkeys(some for drawn in draws for i, j in drawn for some in _removals(i, j)))
-    changes = kl_changes(model, pairs, circuit, removals, memory=memory, task="ablating gates").mean(dim=1)
+    changes = kl_changes(setting, circuit, removals, task="ablating gates").mean(dim=1)
     place = {removal: row for row, removal in enumerate(removals)}
     found = {}
     for kind in GATE_TYPES:

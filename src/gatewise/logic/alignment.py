@@ -32,11 +32,10 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
-from gatewise.engine.batches import batches
-from gatewise.engine.circuits import check_circuits
 from gatewise.engine.divergence import divergence_between
 from gatewise.engine.removals import Bench, Removal
-from gatewise.engine.runs import Direction, both_runs, check_choice, check_pairs
+from gatewise.engine.runs import Direction
+from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import Gates, Rule, split_gates
 from gatewise.models.model import Model
@@ -128,34 +127,34 @@ class Misalignment:
 
 
 def misalignment(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     gates: Gates,
     *,
     context: Context = "alone",
     sampling: Sampling | None = None,
     offset: float = 1.5,
     direction: Direction = "ns",
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Misalignment:
     """Misalignment scores of AND and OR. See the module for the formulas, and `Sampling` for what is drawn."""
     if context not in CONTEXTS:
         raise GatewiseError(f"context is 'alone' (the gate circuit by itself) or 'sound', got {context!r}.")
-    check_choice(direction, "interchange")
-    check_circuits(model, [gates.sound])
-    check_pairs(model, pairs)
+    setting = Setting.of(model, pairs, memory=memory)
+    setting.check_direction(direction)
+    setting.check_circuits([gates.sound])
     sampling = sampling or Sampling()
     drawn = {kind: _draw(gates, kind, sampling) for kind in MISALIGNED_TYPES}
     whole = {kind: gates.by_type[kind] if context == "alone" else gates.sound for kind in MISALIGNED_TYPES}
     sums = {kind: torch.zeros(2, len(drawn[kind]), dtype=torch.float64) for kind in MISALIGNED_TYPES}
-    parts = list(batches(model, pairs, memory))
-    with progress_bar("misalignment", len(parts) * sum(map(len, drawn.values()))) as bar:
-        for _, part in parts:
-            bench = partial(Bench, model, part, both_runs(model, part), direction=direction)
+    batches = setting.batches()
+    with progress_bar("misalignment", len(batches) * sum(map(len, drawn.values()))) as bar:
+        for batch in batches:
+            bench = partial(Bench, setting, batch, direction=direction)
             for kind in MISALIGNED_TYPES:
                 sums[kind] += _measure(bench, whole[kind], kind, drawn[kind], bar)
     scores = {
-        kind: _score(gates, kind, sums[kind] / len(pairs), whole[kind], sampling, offset if kind == "OR" else 0.0)
+        kind: _score(gates, kind, sums[kind] / len(setting), whole[kind], sampling, offset if kind == "OR" else 0.0)
         for kind in MISALIGNED_TYPES
     }
     return Misalignment(scores, context, direction, offset, sampling)

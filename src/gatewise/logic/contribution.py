@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.removals import kl_changes
+from gatewise.engine.setting import Memory, Setting
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import Gate, Gates
 from gatewise.models.model import Model
@@ -82,18 +83,19 @@ class Contributions:
 
 
 def gate_contributions(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     gates: Gates,
     *,
     circuit: Circuit | None = None,
     smallest: int = 1,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Contributions:
     """Effects of all gates of at least `smallest` edges on H: the circuit or, as in the paper, the full graph."""
     chosen = [gate for gate in gates if len(gate.edges) >= smallest]
     removals = [frozenset(gates.graph.index(edge) for edge in gate.edges) for gate in chosen]
-    changes = kl_changes(model, pairs, circuit, removals, memory=memory, task="contributions").mean(dim=1)
+    setting = Setting.of(model, pairs, memory=memory)
+    changes = kl_changes(setting, circuit, removals, task="contributions").mean(dim=1)
     found = {}
     for kind in GATE_TYPES:
         rows = [row for row, gate in enumerate(chosen) if gate.type == kind]

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
 from gatewise.logic.gates import Gates, Rule, split_gates
-from gatewise.methods.registry import methods
+from gatewise.methods.contract import Method, SearchDirection
+from gatewise.methods.registry import check_directed, find_method
 from gatewise.methods.search import discover
 from gatewise.models.model import Model
-from gatewise.store import Store
 from gatewise.tasks.pairs import Pairs
 
 
 def find_gates(
-    model: Model,
-    pairs: Pairs,
-    method: str = "eap",
+    model: Model | Setting,
+    pairs: Pairs | None = None,
+    method: str | Method = "eap",
     *,
     edges: int | None = None,
     ratio: float = 1.0,
@@ -30,10 +29,7 @@ def find_gates(
     rule: Rule = "plain",
     by: Grouping = "port",
     joint: bool = True,
-    seed: int = 0,
-    memory: int | str | None = None,
-    store: Store | str | Path | None = None,
-    **parameters: Any,
+    **more: Any,
 ) -> Gates:
     """Search by noising and by denoising, and split what was found into AND, OR and ADDER gates.
 
@@ -41,23 +37,16 @@ def find_gates(
     |Ns| : |Dn|. Or `threshold`, the same for both directions. `joint`: search the paper's Ns+Dn circuit of `edges`
     edges, too. `rule` and `by` are those of `split_gates`; all else is as for `discover`.
     """
-    _check(method, edges, ratio, threshold)
-    more = {"threshold": threshold, "seed": seed, "memory": memory, "store": store, **parameters}
-    ns: Circuit = discover(model, pairs, method, "ns", edges=edges, **more)
-    dn: Circuit = discover(model, pairs, method, "dn", edges=None if edges is None else round(edges / ratio), **more)
-    both: Circuit | None = discover(model, pairs, method, "ns+dn", edges=edges, **more) if joint else None
-    return split_gates(ns, dn, rule=rule, by=by, joint=both)
-
-
-def _check(method: str, edges: int | None, ratio: float, threshold: float | None) -> None:
-    """Refuse what the searches would refuse only after the first of them."""
     if (edges is None) == (threshold is None):
         raise GatewiseError("give either edges= (of the noising circuit) or threshold=, not both.")
     if not ratio > 0 or (ratio != 1 and edges is None):
         raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
-    known = methods()
-    if method in known and not known[method].directed:
-        raise GatewiseError(f"{method} has no direction, so it finds no gates. Use eap, acdc or edge-pruning.")
+    check_directed(find_method(method))
+    sizes = None if edges is None else {"ns": edges, "dn": round(edges / ratio), "ns+dn": edges}
+    directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
+    asked = None if sizes is None else {one: sizes[one] for one in directions}
+    found = discover(model, pairs, method, direction=directions, edges=asked, threshold=threshold, **more)
+    return split_gates(found["ns"], found["dn"], rule=rule, by=by, joint=found.get("ns+dn"))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from gatewise.circuits.packed import pack_circuits, unpack_circuits
 from gatewise.errors import GatewiseError
 from gatewise.files import read_bytes, read_json, shown, write_atomically
 from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, GateType
-from gatewise.methods.registry import methods
 
 Rule = Literal["plain", "repaired"]
 _FORMAT = 2
@@ -270,14 +269,12 @@ def split_gates(
 def _check_circuits(ns: Circuit, dn: Circuit) -> None:
     if ns.graph != dn.graph:
         raise GatewiseError(f"the two circuits belong to different graphs, {ns.graph!r} and {dn.graph!r}.")
-    known = methods()
     for circuit, direction in ((ns, "ns"), (dn, "dn")):
         made = circuit.provenance
-        method = known.get(str(made.get("method")))
-        if method is not None and not method.directed:
+        if not made.get("directed", True):
             raise GatewiseError(
-                f"{method.name} integrates between the two runs and has no direction, so gates cannot be read off its "
-                f"circuits. Use eap, acdc or edge-pruning under 'ns' and 'dn'."
+                f"{made.get('method')} integrates between the two runs and has no direction, so gates cannot be read "
+                f"off its circuits. Use eap, acdc or edge-pruning under 'ns' and 'dn'."
             )
         if made.get("direction", direction) != direction:
             raise GatewiseError(

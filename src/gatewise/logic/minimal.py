@@ -17,12 +17,11 @@ from typing import Literal
 import torch
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.batches import batches
-from gatewise.engine.circuits import check_circuits, dense_mask
+from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import divergence_between
 from gatewise.engine.removals import Removal, kl_changes
-from gatewise.engine.runs import both_runs, check_pairs
+from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.logic.gates import Gates
@@ -129,47 +128,46 @@ class MinimalCheck:
 
 
 def check_minimal(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     gates: Gates,
     labels: Mapping[str, str] | None = None,
     *,
     keep: Keep = "strongest",
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> tuple[MinimalCheck, MinimalCheck]:
     """Run the smallest faithful and the smallest complete circuit: edges saved, and KL lost, by each."""
+    setting = Setting.of(model, pairs, memory=memory)
     aims: tuple[Aim, Aim] = ("faithful", "complete")
     circuits = [minimal_circuit(gates, aim, labels, keep=keep) for aim in aims]
-    sound, *minimal = _qualities(model, pairs, [gates.sound, *circuits], memory)
+    sound, *minimal = _qualities(setting, [gates.sound, *circuits])
     checks = []
     for aim, circuit, quality in zip(aims, circuits, minimal, strict=True):
-        losses = _gate_losses(model, pairs, gates, aim, _thin_gates(gates, aim, labels, keep), memory)
+        losses = _gate_losses(setting, gates, aim, _thin_gates(gates, aim, labels, keep))
         checks.append(MinimalCheck(aim, circuit, sound, quality, losses))
     return checks[0], checks[1]
 
 
-def _gate_losses(
-    model: Model, pairs: Pairs, gates: Gates, aim: Aim, thin: Sequence[_ThinGate], memory: int | str | None
-) -> tuple[float, ...]:
+def _gate_losses(setting: Setting, gates: Gates, aim: Aim, thin: Sequence[_ThinGate]) -> tuple[float, ...]:
     """Faithful: D(G || sound without what was dropped) - D(G || sound), gate by gate.
 
     Complete: D(G || G without the gate) - D(G || G without its kept edge).
     """
     if aim == "faithful":
-        losses = kl_changes(model, pairs, gates.sound, [gate.dropped for gate in thin], memory=memory)
+        losses = kl_changes(setting, gates.sound, [gate.dropped for gate in thin])
     else:
         whole, kept = [gate.kept | gate.dropped for gate in thin], [gate.kept for gate in thin]
-        without = kl_changes(model, pairs, None, [*whole, *kept], memory=memory)
+        without = kl_changes(setting, None, [*whole, *kept])
         losses = without[: len(thin)] - without[len(thin) :]
     return tuple(losses.mean(dim=1).tolist())
 
 
-def _qualities(model: Model, pairs: Pairs, circuits: list[Circuit], memory: int | str | None) -> list[Quality]:
-    check_circuits(model, circuits)
-    check_pairs(model, pairs)
+def _qualities(setting: Setting, circuits: list[Circuit]) -> list[Quality]:
+    setting.check_circuits(circuits)
+    model = setting.model
     sums = torch.zeros(2, len(circuits), dtype=torch.float64)
-    for _, part in batches(model, pairs, memory):
-        engine = DenseEngine(model, both_runs(model, part).intervention(model, "ns"))
+    for batch in setting.batches():
+        engine = DenseEngine(model, setting.intervention(batch))
         full, inside, outside = (
             torch.stack([engine.residual(dense_mask(model, circuit)) for circuit in some])
             for some in ([model.graph.full()], circuits, [~circuit for circuit in circuits])
@@ -177,5 +175,5 @@ def _qualities(model: Model, pairs: Pairs, circuits: list[Circuit], memory: int 
         full = full.expand_as(inside)
         kl = [divergence_between(model, p, q) for p, q in ((full, inside), (outside, full))]
         sums += torch.stack(kl).sum(dim=-1)
-    faithful, complete = (sums / len(pairs)).tolist()
+    faithful, complete = (sums / len(setting)).tolist()
     return [Quality(len(c), f, k) for c, f, k in zip(circuits, faithful, complete, strict=True)]

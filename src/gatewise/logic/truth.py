@@ -28,8 +28,9 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.circuits import check_circuits
 from gatewise.engine.removals import Bench, benches
+from gatewise.engine.runs import Ablation
+from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import TestedLabel
 from gatewise.models.model import Model
@@ -78,29 +79,33 @@ class TruthTable:
 
 
 def truth_tables(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     circuit: Circuit,
     *,
     of: Circuit | None = None,
     measures: Sequence[TableMeasure] = MEASURES,
     smallest: float = 0.01,
-    memory: int | str | None = None,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    memory: Memory = None,
 ) -> list[TruthTable]:
     """Test all pairs of edges of `of` (default: of the circuit) that go into one port, within the circuit.
 
     measures: `receiver` alone is enough for labels, and far cheaper; `receiver` and `margin`; or all three.
     smallest: effects at the receiver below this share of its clean - corrupted difference count as none.
+    ablation: what removed edges carry, as for `discover`. metric: what stands in the place of the margin.
     """
     wanted = tuple(measures)
     if not wanted or wanted != MEASURES[: len(wanted)]:
         raise GatewiseError(f"measures are the first one, two or all of {', '.join(MEASURES)}; got {measures!r}.")
-    check_circuits(model, [circuit, *([] if of is None else [of])])
-    graph = model.graph
+    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, memory=memory)
+    setting.check_circuits([circuit, *([] if of is None else [of])])
+    graph = setting.graph
     ports = _ports(graph, circuit, circuit if of is None else circuit & of)
     found: dict[int, list[Tensor]] = defaultdict(list)  # port -> [measure, row, example] of each batch
-    with progress_bar("truth tables", len(ports) * len(pairs)) as bar:
-        for examples, bench in benches(model, pairs, circuit, memory=memory):
+    with progress_bar("truth tables", len(ports) * len(setting)) as bar:
+        for examples, bench in benches(setting, circuit):
             for port, senders in ports.items():
                 if bench.matters(port):
                     found[port].append(_measure(bench, port, senders, wanted))

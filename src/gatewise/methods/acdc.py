@@ -1,6 +1,7 @@
 """ACDC: greedy search from the output back, exact, on the incremental engine.
 
-An edge is removed if D(H without it) - D(H) < tau (signed, strict), D = KL(reference || circuit). With `ns+dn` there
+An edge is removed if D(H without it) - D(H) < tau (signed, strict), D = KL(reference || circuit), or the mean distance
+of another metric from the reference's. With `ns+dn` there
 is one H, judged by the sum of both directions' changes (`combine="sum"`, the paper) or by each (`"either"`). Receivers
 come from the output back, node by node; the senders of a port are permuted by the seed.
 
@@ -21,25 +22,31 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
-from gatewise.engine.batches import batches, bytes_per_example, check_free_memory, window_of
+from gatewise.circuits.selection import select_edges
+from gatewise.engine.batches import bytes_per_example, check_free_memory, window_of
+from gatewise.engine.counting import Counter
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import ROW_BYTES, Proposal, State
+from gatewise.engine.metrics import Deviation
 from gatewise.engine.routes import DEAD, Route, liveness
-from gatewise.engine.runs import BothRuns, Direction, both_runs
+from gatewise.engine.runs import Direction, both_runs
+from gatewise.engine.setting import Batch
 from gatewise.engine.spans import Span, Spans
 from gatewise.errors import GatewiseError
 from gatewise.methods.acdc_state import Outcome, Progress, load_state, save_state
-from gatewise.methods.contract import Finding, Method, Problem
-from gatewise.models.model import Model
+from gatewise.methods.contract import Finding, Method, Problem, SearchDirection, Work, kl_price
 from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs
 
+Distances = Divergence | Deviation
 BAND = {torch.float32: 2e-5, torch.float64: 1e-10}  # around tau, in nats, at most; wider for other dtypes
 _BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation itself would decide, at a high price
 _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a stage's first chain
+_F_PER_EDGE = 0.014  # of the graph, for one threshold: SmolLM2 took 1678 F for 123,211 edges
+_TYPICAL_THRESHOLDS = 5  # tried for a number of edges, about
 
 
 @dataclass(frozen=True)
@@ -76,18 +83,16 @@ def sender_order(graph: Graph, port: int, seed: int) -> list[int]:
 class _Side:
     """One direction of a search: the states of all batches, and their distance from the reference."""
 
-    def __init__(
-        self, model: Model, runs: Sequence[BothRuns], direction: Direction, kept: Tensor, spans: Spans
-    ) -> None:
+    def __init__(self, acdc: Acdc, direction: Direction, kept: Tensor, spans: Spans) -> None:
         self._spans = spans
         self._span: Span | None = None  # what the candidates of the current node change the last residual within
         self.states = []
         self.divergences = []
-        for run in runs:
+        for batch, run in acdc.runs:
             reference = run.reference(direction)
-            self.states.append(State(model, run.intervention(model, direction), reference.outputs, kept))
-            self.divergences.append(Divergence(model, reference.logits))
-        self._examples = sum(len(run.clean.logits) for run in runs)
+            self.states.append(State(acdc.model, run.intervention(acdc.model, direction), reference.outputs, kept))
+            self.divergences.append(acdc.distance(reference.logits, batch.pairs))
+        self._examples = len(acdc.problem.pairs)
         self.now, self.bound = 0.0, 0.0  # D of the current circuit, and how much larger it may be
         self._routes: list[Route | None] = []
         self._proposals: list[Proposal] = []
@@ -161,18 +166,20 @@ class _Side:
 class _Canonical:
     """D by the dense engine, one example at a time: depends on the circuit alone."""
 
-    def __init__(self, model: Model, pairs: Pairs, directions: Sequence[Direction]) -> None:
-        self._model, self._pairs, self._directions = model, pairs, directions
-        self._engines: list[tuple[Direction, DenseEngine, Divergence]] = []
+    def __init__(self, acdc: Acdc) -> None:
+        self._acdc, self._model, self._directions = acdc, acdc.model, acdc.directions
+        self._engines: list[tuple[Direction, DenseEngine, Distances]] = []
 
     def change(self, kept: Tensor, port: int, sender: int) -> list[float]:
         """D(H without the edge) - D(H) for each direction."""
+        setting = self._acdc.problem.setting
         if not self._engines:
-            for row in range(len(self._pairs)):
-                runs = both_runs(self._model, self._pairs[row : row + 1])
+            for row in range(len(setting)):
+                one = Batch(row, setting.pairs[row : row + 1])
+                runs = setting.runs(one, keep=False)
                 for direction in self._directions:
                     engine = DenseEngine(self._model, runs.intervention(self._model, direction))
-                    divergence = Divergence(self._model, runs.reference(direction).logits)
+                    divergence = self._acdc.distance(runs.reference(direction).logits, one.pairs)
                     self._engines.append((direction, engine, divergence))
         without = kept.clone()
         without[port, sender] = False
@@ -182,7 +189,7 @@ class _Canonical:
                 float(divergence.exact(engine.residual(mask.to(self._model.device, self._model.dtype))[None])[0, 0])
                 for mask in (kept, without)
             )
-            totals[direction] += (after - before) / len(self._pairs)
+            totals[direction] += (after - before) / len(setting)
         return [totals[direction] for direction in self._directions]
 
 
@@ -192,23 +199,31 @@ class Acdc:
     def __init__(self, problem: Problem, config: AcdcConfig) -> None:
         self.problem, self.config = problem, config
         self.model, self.graph = problem.model, problem.model.graph
-        self.directions = problem.directions
+        self.directions = problem.runs
         self._check_memory()
         self._widest_band = BAND.get(self.model.dtype, _WIDEST_BAND)
-        self._runs = [both_runs(self.model, part) for part in self._parts()]
-        self._canonical = _Canonical(self.model, problem.pairs, self.directions)
+        self.runs = [(batch, problem.setting.runs(batch)) for batch in self._batches()]
+        self.canonical = _Canonical(self)
+
+    def distance(self, reference_logits: Tensor, pairs: Pairs) -> Distances:
+        """How far residuals of these pairs are from the reference."""
+        metric = self.problem.setting.metric
+        if metric is None or metric.function is None:
+            return Divergence(self.model, reference_logits)
+        return Deviation(self.model, reference_logits, pairs, metric)
 
     def _check_memory(self) -> None:
         """All examples' states stay in memory: both runs, and each direction's outputs, inputs, queries and keys."""
         pairs, buffers = self.problem.pairs, 2 + 2 * len(self.directions)
-        needed = len(pairs) * bytes_per_example(self.model, window_of(pairs), buffers=buffers) + ROW_BYTES
+        window = window_of(pairs) if self.problem.setting.ablation == "interchange" else pairs.width
+        needed = len(pairs) * bytes_per_example(self.model, window, buffers=buffers) + ROW_BYTES
         check_free_memory(self.model, needed, f"ACDC with {len(pairs)} examples on {self.model.name}")
 
-    def _parts(self) -> list[Pairs]:
-        pairs = self.problem.pairs
-        if self.config.batch is None:
-            return [part for _, part in batches(self.model, pairs, self.problem.memory)]
-        return [pairs[start : start + self.config.batch] for start in range(0, len(pairs), self.config.batch)]
+    def _batches(self) -> list[Batch]:
+        pairs, size = self.problem.pairs, self.config.batch
+        if size is None:
+            return self.problem.setting.batches()
+        return [Batch(start, pairs[start : start + size]) for start in range(0, len(pairs), size)]
 
     def search(
         self,
@@ -241,7 +256,7 @@ class _Search:
         self.effects = torch.zeros(self.graph.n_edges, dtype=torch.float64)
         self.live = [DEAD] * len(self.graph.senders)
         spans = Spans(acdc.model)
-        self.sides = [_Side(acdc.model, acdc._runs, direction, self.kept, spans) for direction in acdc.directions]
+        self.sides = [_Side(acdc, direction, self.kept, spans) for direction in acdc.directions]
         self.trials = self.canonical = 0
         self.length = _FIRST_CHAIN  # of the next chain
 
@@ -351,7 +366,7 @@ class _Search:
             self.canonical += 1
             circuit = self.kept.clone()
             circuit[port, gone] = False
-            margin = acdc.removable(acdc._canonical.change(circuit, port, sender), self.threshold)
+            margin = acdc.removable(acdc.canonical.change(circuit, port, sender), self.threshold)
         self.effects[int(self.graph.edge_index[port, sender])] = self.threshold - margin
         return margin > 0
 
@@ -364,7 +379,9 @@ class _Search:
                 value[at], bound[at] = exact, 0.0
 
 
-def _search(problem: Problem, config: AcdcConfig) -> list[Finding]:
+def _search(problem: Problem, config: AcdcConfig) -> dict[SearchDirection, list[Finding]]:
+    """Of one direction: directions share nothing."""
+    (direction,) = problem.directions
     acdc = Acdc(problem, config)
     known: dict[float, Outcome] = {}
     earlier, interrupted = load_state(problem.checkpoint)  # asked for again in the same order
@@ -382,12 +399,12 @@ def _search(problem: Problem, config: AcdcConfig) -> list[Finding]:
 
     if problem.threshold is not None:
         outcome = run(problem.threshold)
-        return [Finding(outcome.kept, outcome.effects, _notes(outcome, 1))]
+        return {direction: [Finding(outcome.kept, outcome.effects, _notes(outcome, 1))]}
     findings = []
-    for size in problem.sizes:
+    for size in problem.sizes[direction]:
         outcome = _enough(acdc, size, known, run)
-        findings.append(_exactly(size, outcome, len(known)))
-    return findings
+        findings.append(_exactly(problem, size, outcome, len(known)))
+    return {direction: findings}
 
 
 def _enough(acdc: Acdc, size: int, known: dict[float, Outcome], run: Callable[[float], Outcome]) -> Outcome:
@@ -423,12 +440,10 @@ def next_threshold(counts: dict[float, int], wanted: float) -> float:
     return low * math.pow(high / low, min(max(share, 0.1), 0.9))
 
 
-def _exactly(size: int, outcome: Outcome, runs: int) -> Finding:
+def _exactly(problem: Problem, size: int, outcome: Outcome, runs: int) -> Finding:
     """Settle the remainder: of the kept edges those with the largest effect, then removed ones if too few."""
     strength = torch.where(outcome.kept, outcome.effects + 1e6, outcome.effects)
-    order = torch.argsort(strength, descending=True, stable=True)
-    mask = torch.zeros_like(outcome.kept)
-    mask[order[:size]] = True
+    mask = select_edges(problem.graph, strength, size, problem.select)
     return Finding(mask, outcome.effects, _notes(outcome, runs))
 
 
@@ -443,10 +458,39 @@ def _notes(outcome: Outcome, runs: int) -> dict[str, object]:
     }
 
 
+def _forecast(problem: Problem, config: AcdcConfig) -> Work:
+    """The states of all examples; inputs of ports that no longer read what all others read; a chain.
+
+    How much work there is depends on what is found: a rule of thumb.
+    """
+    model, directions = problem.model, problem.runs
+    kept = model.graph.edge_index >= 0
+    with Counter() as counter, torch.no_grad():
+        runs = both_runs(model, problem.pairs)
+        states = [State(model, runs.intervention(model, d), runs.reference(d).outputs, kept) for d in directions]
+        one = states[0].shared[0]
+    stream = one.numel() * one.element_size()
+    inputs = len(directions) * len(model.graph.ports) * stream // 2  # of about half of the ports
+    chain = 4 * min(config.chain, len(model.graph.senders)) * stream
+    thresholds = _TYPICAL_THRESHOLDS if problem.sizes else 1
+    return Work(
+        runs=counter.peak + inputs,
+        buffers=min(ROW_BYTES, chain) * len(directions),
+        operations=counter.operations,
+        moved=counter.moved,
+        micro_batch=len(problem.pairs),
+        micro_batches=1,
+        rough_f=_F_PER_EDGE * model.graph.n_edges * len(directions) * thresholds,
+    )
+
+
 ACDC = Method(
     name="acdc",
+    title="ACDC",
     summary="Greedy search: remove every edge whose removal changes the output by less than tau.",
     config=AcdcConfig,
     search=_search,
     threshold_meaning="tau, the change of KL in nats",
+    for_share=lambda setting, direction, share: {"threshold": kl_price(setting, direction, share)},
+    forecast=_forecast,
 )

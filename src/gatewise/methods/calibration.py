@@ -22,8 +22,8 @@ def calibrate(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(problem.seed)
     drawn = torch.randperm(graph.n_edges, generator=generator)[:count].sort().values
     true = torch.zeros(len(drawn), dtype=torch.float64)
-    for direction in problem.directions:
-        effects = edge_effects(problem.model, problem.pairs, drawn.tolist(), direction, memory=problem.memory)
+    for direction in problem.runs:
+        effects = edge_effects(problem.model, problem.pairs, drawn.tolist(), direction, memory=problem.setting.memory)
         true += effects.margin if direction == "ns" else -effects.margin
     estimated = scores[drawn].double()
     return {

@@ -16,16 +16,26 @@ import torch
 from torch import Tensor
 
 from gatewise.engine.attribution import Attribution
-from gatewise.engine.batches import batches
+from gatewise.engine.counting import GRAIN, Counter
 from gatewise.engine.freeing import give_back
+from gatewise.engine.setting import Batch
 from gatewise.errors import GatewiseError
 from gatewise.methods.calibration import calibrate
-from gatewise.methods.contract import Finding, Method, Problem, top_edges
+from gatewise.methods.contract import (
+    Finding,
+    Method,
+    Problem,
+    SearchDirection,
+    Shard,
+    Sums,
+    Work,
+    margin_share,
+    parts_of,
+    ranked,
+)
 from gatewise.progress import progress_bar
-from gatewise.tasks.pairs import Pairs
 
 BLOCKS = 32  # of micro-batches that are summed apart: as many as may be computed in different places
-_Part = tuple[int, Pairs]  # index of the first example, and the examples
 
 
 @dataclass(frozen=True)
@@ -59,33 +69,54 @@ def _check_calibrate(count: int) -> None:
         raise GatewiseError(f"calibrate is a number of edges, 0 for none; got {count!r}.")
 
 
-def search_eap(problem: Problem, config: EapConfig) -> list[Finding]:
+def search_eap(problem: Problem, config: EapConfig) -> dict[SearchDirection, list[Finding]]:
     """Gradients on the clean run (ns), on the corrupted run (dn), or both combined."""
-    scores = score_blocks(problem, config).mean(problem)
-    return _findings(problem, combined(scores, config.combine), config.calibrate)
+    return _findings(problem, eap_scores(problem, config, eap_sums(problem, config)), config.calibrate)
 
 
-def search_eap_ig(problem: Problem, config: EapIgConfig) -> list[Finding]:
+def search_eap_ig(problem: Problem, config: EapIgConfig) -> dict[SearchDirection, list[Finding]]:
     """Gradients averaged over the way between the two runs."""
-    return _findings(problem, score_blocks(problem, config).mean(problem)[0], config.calibrate)
+    return _findings(problem, eap_ig_scores(problem, config, eap_ig_sums(problem, config)), config.calibrate)
 
 
-def score_blocks(problem: Problem, config: EapConfig | EapIgConfig, shard: tuple[int, int] = (0, 1)) -> Blocks:
-    """The sums of scores over the examples of this shard's blocks: [direction, edge] each, EAP-IG's being one."""
-    if isinstance(config, EapConfig):
-        directions = problem.directions
-
-        def attribute(attribution: Attribution) -> Tensor:
-            found = attribution.directions(directions)
-            return torch.stack([found[direction] for direction in directions])
-
-        return _sums(problem, attribute, f"EAP {problem.direction}", shard)
-    if problem.direction != "ns":
+def eap_sums(problem: Problem, config: EapConfig, shard: Shard = (0, 1)) -> dict[int, Tensor]:
+    """Scores summed over the examples of this shard's blocks: [run, edge] each, in the order of `problem.runs`."""
+    runs = problem.runs
+    if problem.setting.metric is not None and problem.setting.metric.function is None:
         raise GatewiseError(
-            f"eap-ig has no direction {problem.direction!r}: it integrates between the clean and the corrupted run, so "
-            f"noising and denoising are one. Leave direction at 'ns', or use method='eap'."
+            "eap cannot use KL: its gradient is 0 where both runs agree, and that is where EAP takes it. "
+            "Use the margin (metric=None), another metric, or eap-ig."
+        )
+
+    def attribute(attribution: Attribution) -> Tensor:
+        found = attribution.directions(runs)
+        return torch.stack([found[run] for run in runs])
+
+    return _sums(problem, attribute, f"EAP {', '.join(problem.directions)}", shard)
+
+
+def eap_scores(problem: Problem, config: EapConfig, sums: Mapping[int, Tensor]) -> dict[SearchDirection, Tensor]:
+    """One score per edge for each direction; ns+dn follows from the two."""
+    means = dict(zip(problem.runs, _mean(problem, sums), strict=True))
+    return {
+        direction: combined(torch.stack([means[run] for run in parts_of(direction)]), config.combine)
+        for direction in problem.directions
+    }
+
+
+def eap_ig_sums(problem: Problem, config: EapIgConfig, shard: Shard = (0, 1)) -> dict[int, Tensor]:
+    """The same of EAP-IG: [1, edge] each."""
+    if problem.directions != ("ns",) or problem.setting.ablation != "interchange":
+        asked = problem.setting.ablation if problem.directions == ("ns",) else ", ".join(problem.directions)
+        raise GatewiseError(
+            f"eap-ig has no direction and no ablation, got {asked!r}: it integrates between the clean and the "
+            f"corrupted run, so noising and denoising are one. Leave both as they are by default, or use method='eap'."
         )
     return _sums(problem, lambda found: found.integrated(config.steps)[None], "EAP-IG", shard)
+
+
+def eap_ig_scores(problem: Problem, config: EapIgConfig, sums: Mapping[int, Tensor]) -> dict[SearchDirection, Tensor]:
+    return {"ns": _mean(problem, sums)[0]}
 
 
 def combined(scores: Tensor, how: str) -> Tensor:
@@ -96,80 +127,106 @@ def combined(scores: Tensor, how: str) -> Tensor:
     return scores.gather(0, largest)[0]
 
 
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """Sums over blocks of micro-batches, by the number of the block.
+def _mean(problem: Problem, sums: Mapping[int, Tensor]) -> Tensor:
+    """Over all examples, from the sums of all blocks. [run, edge]
 
     Sums of floats depend on their order, so the order is fixed, whoever does the work: within a block micro-batch by
     micro-batch, then block by block. A shard is every n-th block.
     """
-
-    sums: Mapping[int, Tensor]  # [direction, edge] each, in float64
-
-    def __or__(self, other: Blocks) -> Blocks:
-        return Blocks({**self.sums, **other.sums})
-
-    def mean(self, problem: Problem) -> Tensor:
-        """Over all examples. [direction, edge]"""
-        needed = len(in_blocks(list(batches(problem.model, problem.pairs, problem.memory, gradient=True))))
-        if sorted(self.sums) != list(range(needed)):
-            raise GatewiseError(
-                f"scores of the blocks {sorted(self.sums)} were given, and {needed} blocks are needed; join all shards "
-                f"of the same pairs and the same memory, each once."
-            )
-        total = sum((self.sums[block] for block in range(1, needed)), self.sums[0])
-        return (total / len(problem.pairs)).to(torch.promote_types(problem.model.dtype, torch.float32))
+    needed = len(in_blocks(problem.setting.batches(gradient=True)))
+    if sorted(sums) != list(range(needed)):
+        raise GatewiseError(
+            f"scores of the blocks {sorted(sums)} were given, and {needed} blocks are needed; join all shards "
+            f"of the same pairs and the same memory, each once."
+        )
+    total = sum((sums[block] for block in range(1, needed)), sums[0])
+    return (total / len(problem.pairs)).to(torch.promote_types(problem.model.dtype, torch.float32))
 
 
-def in_blocks(parts: Sequence[_Part]) -> list[Sequence[_Part]]:
+def in_blocks(parts: Sequence[Batch]) -> list[Sequence[Batch]]:
     """Micro-batches in at most `BLOCKS` consecutive blocks, as equal as can be."""
     count = min(BLOCKS, len(parts))
     cuts = [len(parts) * i // count for i in range(count + 1)]
     return [parts[a:b] for a, b in pairwise(cuts)]
 
 
-def _sums(problem: Problem, attribute: Callable[[Attribution], Tensor], title: str, shard: tuple[int, int]) -> Blocks:
-    """Sum what comes summed over a micro-batch's examples."""
+def _sums(problem: Problem, attribute: Callable[[Attribution], Tensor], title: str, shard: Shard) -> dict[int, Tensor]:
+    """Sum what comes summed over a micro-batch's examples. [run, edge] of every n-th block, in float64"""
     model, pairs = problem.model, problem.pairs
-    blocks = in_blocks(list(batches(model, pairs, problem.memory, gradient=True)))
+    blocks = in_blocks(problem.setting.batches(gradient=True))
     sums: dict[int, Tensor] = {}
     with progress_bar(title, len(pairs) // shard[1]) as bar:
         for block in range(shard[0], len(blocks), shard[1]):
-            for first, part in blocks[block]:
-                scores = model.graph.vector(attribute(Attribution(model, part)))
+            for batch in blocks[block]:
+                scores = model.graph.vector(attribute(Attribution(problem.setting, batch)))
                 if not bool(torch.isfinite(scores).all()):
+                    last = batch.first + len(batch.pairs) - 1
                     raise GatewiseError(
-                        f"{model.name} gives NaN or infinite scores on examples {first} to {first + len(part) - 1}; "
+                        f"{model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
                         f"look at these pairs, or try dtype='float32'."
                     )
                 wide = scores.double().cpu()
                 sums[block] = sums[block] + wide if block in sums else wide
                 give_back()
-                bar.advance(len(part))
-    return Blocks(sums)
+                bar.advance(len(batch.pairs))
+    return sums
 
 
-def _findings(problem: Problem, scores: Tensor, sample: int) -> list[Finding]:
+def _findings(
+    problem: Problem, scores: Mapping[SearchDirection, Tensor], sample: int
+) -> dict[SearchDirection, list[Finding]]:
     """Rank once, cut as often as asked."""
-    strength = scores.abs()
-    notes = {"calibration": calibrate(problem, scores, sample)} if sample else {}
-    if problem.threshold is not None:
-        return [Finding(strength >= problem.threshold, scores, notes)]
-    return [Finding(top_edges(strength, size), scores, notes) for size in problem.sizes]
+    notes = {d: {"calibration": calibrate(problem.only(d), scores[d], sample)} for d in scores} if sample else {}
+    return ranked(problem, scores, notes)
 
 
+def _forecast(problem: Problem, config: EapConfig | EapIgConfig) -> Work:
+    """Counted on one micro-batch."""
+    parts = problem.setting.batches(gradient=True)
+    with Counter() as counter:
+        attribution = Attribution(problem.setting, parts[0])
+        found = (
+            attribution.integrated(config.steps)
+            if isinstance(config, EapIgConfig)
+            else attribution.directions(problem.runs)
+        )
+        del found, attribution
+    share = len(problem.pairs) / len(parts[0].pairs)
+    scores = 1 if isinstance(config, EapIgConfig) else len(problem.runs)
+    return Work(
+        runs=int(GRAIN * counter.peak),
+        buffers=min(BLOCKS, len(parts)) * scores * problem.graph.n_edges * 8,
+        operations=counter.operations * share,
+        moved=counter.moved * share,
+        micro_batch=len(parts[0].pairs),
+        micro_batches=len(parts),
+    )
+
+
+_MEANING = "smallest |score|, in units of the margin"
 EAP = Method(
     name="eap",
+    title="EAP",
     summary="a linear estimate of every edge's effect from one gradient per direction",
     config=EapConfig,
     search=search_eap,
-    threshold_meaning="smallest |score|, in units of the margin",
+    together=True,
+    ranks_once=True,
+    threshold_meaning=_MEANING,
+    for_share=margin_share,
+    forecast=_forecast,
+    sums=Sums(eap_sums, eap_scores),
 )
 EAP_IG = Method(
     name="eap-ig",
+    title="EAP-IG",
     summary="EAP with the gradient averaged between the corrupted and the clean input; has no direction",
     config=EapIgConfig,
     search=search_eap_ig,
     directed=False,
-    threshold_meaning="smallest |score|, in units of the margin",
+    ranks_once=True,
+    threshold_meaning=_MEANING,
+    for_share=margin_share,
+    forecast=_forecast,
+    sums=Sums(eap_ig_sums, eap_ig_scores),
 )

@@ -16,7 +16,7 @@ example, not per step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -24,13 +24,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gatewise.engine.batches import batches, parse_bytes
+from gatewise.circuits.selection import select_edges
+from gatewise.engine.counting import GRAIN, Counter
 from gatewise.engine.dense import DenseEngine
-from gatewise.engine.runs import Direction, Intervention, prepare
+from gatewise.engine.metrics import KL
+from gatewise.engine.runs import Direction, Intervention
+from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import Finding, Method, Problem
+from gatewise.methods.contract import Finding, Method, Problem, SearchDirection, Work, kl_price, parts_of
 from gatewise.progress import progress_bar
-from gatewise.tasks.pairs import Pairs
 
 LOW, HIGH, TEMPERATURE, EPSILON = -0.1, 1.1, 2 / 3, 1e-6  # of the hard-concrete distribution
 BETA1 = 0.9  # how long Adam remembers gradients
@@ -240,122 +242,140 @@ def settled(state: Training, goal: Goal, config: EdgePruningConfig) -> bool:
 
 
 class Objective:
-    """KL(reference || circuit) of a mask and its gradient, on one batch of examples per step, in turn.
+    """The distance of a mask's circuit from the reference, and its gradient, on a batch of examples per step, in turn.
 
-    `batch` decides which examples share a step; the memory budget only how many are run at a time, so that it does not
-    change the result. What `prepare` computes is kept while it fits the budget, and computed again beyond it.
+    The distance is KL(reference || circuit), or that of the setting's metric. `batch` decides which examples share a
+    step; the memory budget only how many are run at a time, so that it does not change the result. What is prepared
+    once is kept while it fits the budget, and prepared again beyond it.
     """
 
-    def __init__(self, problem: Problem, directions: Sequence[Direction], batch: int) -> None:
-        self.model, self.directions = problem.model, directions
-        self._steps = [list(batches(self.model, part, problem.memory, gradient=True)) for part in even(problem, batch)]
-        self._kept: dict[tuple[int, int, Direction], Intervention] = {}
-        self._room = parse_bytes(problem.memory)
+    def __init__(self, setting: Setting, directions: Sequence[Direction], batch: int) -> None:
+        self.setting, self.model, self.directions = setting, setting.model, directions
+        self._metric = setting.metric or KL
+        self._steps = step_batches(setting, batch)
+        self._kept: dict[tuple[int, Direction], Intervention] = {}
+        self._room = setting.memory
 
     def __call__(self, mask: Tensor, step: int) -> tuple[float, Tensor]:
-        """mask: [edge] -> the KL, averaged over examples and summed over directions, and its gradient [edge]"""
-        graph, turn = self.model.graph, step % len(self._steps)
+        """mask: [edge] -> the distance, averaged over examples and summed over directions, and its gradient [edge]"""
+        graph, parts = self.model.graph, self._steps[step % len(self._steps)]
         matrix = graph.matrix(mask.to(self.model.device))
-        parts = self._steps[turn]
         total, gradient = 0.0, torch.zeros_like(matrix, dtype=torch.float32)
         for direction in self.directions:
-            for first, pairs in parts:
-                prepared = self._prepared(turn, first, pairs, direction)
-                kl, into_mask = DenseEngine(self.model, prepared).gradient(matrix, MeanDivergence(prepared))
-                share = len(pairs) / sum(len(one) for _, one in parts)
-                total += float(kl) * share
+            for batch in parts:
+                prepared = self._prepared(batch, direction)
+                value, into_mask = DenseEngine(self.model, prepared).gradient(matrix, self.loss(prepared, batch))
+                share = len(batch.pairs) / sum(len(one.pairs) for one in parts)
+                total += float(value) * share
                 gradient += into_mask * share
         return total, graph.vector(gradient).cpu()
 
-    def _prepared(self, turn: int, first: int, pairs: Pairs, direction: Direction) -> Intervention:
-        key = (turn, first, direction)
+    def loss(self, prepared: Intervention, batch: Batch) -> Callable[[Tensor], Tensor]:
+        """The mean distance of logits from the reference's."""
+        distance = self._metric.distance(prepared.reference_logits, batch.pairs)
+        return lambda logits: distance(logits).mean()
+
+    def _prepared(self, batch: Batch, direction: Direction) -> Intervention:
+        key = (batch.first, direction)
         if key in self._kept:
             return self._kept[key]
-        prepared = prepare(self.model, pairs, direction)
-        size = prepared.other.nbytes + sum(base.nbytes for base in prepared.base) + prepared.reference_logits.nbytes
+        prepared = self.setting.intervention(batch, direction, keep=False)
+        size = bytes_of(prepared)
         if size <= self._room:
             self._room -= size
             self._kept[key] = prepared
         return prepared
 
 
-class MeanDivergence:
-    """KL(reference || .) at the last position, mean over examples."""
-
-    def __init__(self, prepared: Intervention) -> None:
-        self.reference = prepared.reference_logits.float().log_softmax(dim=-1)
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        found = logits.float().log_softmax(dim=-1)
-        return (self.reference.exp() * (self.reference - found)).sum(dim=-1).mean()
+def bytes_of(prepared: Intervention) -> int:
+    return prepared.other.nbytes + sum(base.nbytes for base in prepared.base) + prepared.reference_logits.nbytes
 
 
-def even(problem: Problem, batch: int) -> list[Pairs]:
-    """Consecutive slices of at most `batch` examples, as equal as can be."""
-    count = len(problem.pairs)
+def step_batches(setting: Setting, batch: int) -> list[list[Batch]]:
+    """The examples of each step: consecutive slices of at most `batch`, as equal as can be, cut to fit the memory."""
+    count = len(setting)
     parts = -(-count // batch)
     cuts = [count * i // parts for i in range(parts + 1)]
-    return [problem.pairs[a:b] for a, b in pairwise(cuts)]
+    return [
+        [Batch(start + one.first, one.pairs) for one in setting[start:end].batches(gradient=True)]
+        for start, end in pairwise(cuts)
+    ]
 
 
 # From trainings to circuits
 
 
-def search(problem: Problem, config: EdgePruningConfig) -> list[Finding]:
-    """One training per size, from the largest on, each starting from the one before; or one for a threshold."""
-    apart = [(d,) for d in problem.directions] if config.combine == "mean" else [problem.directions]
-    goals = _goals(problem, config)
-    trained = _trainings(problem, apart, goals, config)
-    found = {goal.size: _scores(trained[i :: len(goals)]) for i, goal in enumerate(goals)}
+@dataclass(frozen=True)
+class _Job:
+    """Trainings of one objective, from the largest size to the smallest, each starting from the one before."""
+
+    directions: tuple[Direction, ...]
+    sizes: tuple[int | None, ...]  # None: a threshold, or all edges: no sparsity is asked for, the penalty has to rank
+
+
+def search(problem: Problem, config: EdgePruningConfig) -> dict[SearchDirection, list[Finding]]:
+    """One training per direction and size, or one per direction for a threshold; `mean` trains nothing for ns+dn."""
+    jobs = {direction: _jobs(problem, direction, config) for direction in problem.directions}
+    trained = _trainings(problem, list(dict.fromkeys(job for some in jobs.values() for job in some)), config)
+    return {direction: _findings(problem, direction, jobs[direction], trained, config) for direction in jobs}
+
+
+def _jobs(problem: Problem, direction: SearchDirection, config: EdgePruningConfig) -> list[_Job]:
+    """What has to be trained for a direction."""
+    asked = {_trained_size(size, problem, direction, config) for size in problem.sizes.get(direction, ())} or {None}
+    falling = sorted((size for size in asked if size is not None), reverse=True)
+    sizes = (*([None] if None in asked else []), *falling)
+    apart = [(one,) for one in parts_of(direction)] if config.combine == "mean" else [parts_of(direction)]
+    return [_Job(directions, sizes) for directions in apart]
+
+
+def _findings(
+    problem: Problem,
+    direction: SearchDirection,
+    jobs: Sequence[_Job],
+    trained: Mapping[tuple[_Job, int | None], Training],
+    config: EdgePruningConfig,
+) -> list[Finding]:
+    found = {size: _scores([trained[job, size] for job in jobs]) for size in jobs[0].sizes}
     if problem.threshold is not None:
         scores, _, notes = found[None]
         return [Finding(scores >= problem.threshold, scores, notes)]
     findings = []
-    for size in problem.sizes:
-        scores, log_alpha, notes = found[_trained_size(size, problem, config)]
-        findings.append(Finding(_largest(scores, log_alpha, size), scores, notes))
+    for size in problem.sizes[direction]:
+        scores, log_alpha, notes = found[_trained_size(size, problem, direction, config)]
+        mask = select_edges(problem.graph, _strength(scores, log_alpha), size, problem.select)
+        findings.append(Finding(mask, scores, notes))
     return findings
 
 
-def _goals(problem: Problem, config: EdgePruningConfig) -> list[Goal]:
-    """From the largest size to the smallest."""
-    sizes = {_trained_size(size, problem, config) for size in problem.sizes} or {None}
-    goals, start = [Goal()] if None in sizes else [], problem.model.graph.n_edges
-    for size in sorted((size for size in sizes if size is not None), reverse=True):
-        goals.append(Goal(size, start))
-        start = size
-    return goals
-
-
-def _trained_size(size: int, problem: Problem, config: EdgePruningConfig) -> int | None:
-    """The size to train at; None for the whole graph, where no sparsity is asked for and the penalty has to rank."""
-    edges = problem.model.graph.n_edges
+def _trained_size(size: int, problem: Problem, direction: SearchDirection, config: EdgePruningConfig) -> int | None:
+    """The size to train at; None for the whole graph."""
     if config.rank_all:
-        size = min(problem.sizes)
-    return None if size >= edges else size
+        size = min(problem.sizes[direction])
+    return None if size >= problem.graph.n_edges else size
 
 
 def _trainings(
-    problem: Problem, apart: Sequence[Sequence[Direction]], goals: Sequence[Goal], config: EdgePruningConfig
-) -> list[Training]:
-    """For each group of directions, on the sum of their losses, one training for each goal."""
-    edges = problem.model.graph.n_edges
+    problem: Problem, jobs: Sequence[_Job], config: EdgePruningConfig
+) -> dict[tuple[_Job, int | None], Training]:
+    """The trainings of all jobs, those of the last checkpoint first."""
+    edges = problem.graph.n_edges
     done, interrupted = _saved(problem)
-    with progress_bar(f"edge pruning, {problem.direction}", config.steps * len(apart) * len(goals)) as bar:
+    places = [(job, size) for job in jobs for size in job.sizes]
+    objective: Objective | None = None
+    with progress_bar(f"edge pruning, {', '.join(problem.directions)}", config.steps * len(places)) as bar:
         bar.advance(config.steps * len(done))
-        for group, directions in enumerate(apart):
-            left = goals[max(0, len(done) - group * len(goals)) :]
-            if not left:
-                continue
-            objective = Objective(problem, directions, config.batch)
-            for goal in left:
-                fresh = goal.size is None or goal.start_size == edges
-                state = Training.begin(edges, config, problem.seed) if fresh else done[-1].continued()
-                state, interrupted = interrupted or state, None
-                for steps in train(objective, state, goal, config, lambda now: _save(problem, [*done, now])):
-                    bar.advance(steps)
-                done.append(state)
-    return done
+        for job, size in places[len(done) :]:
+            if objective is None or objective.directions != job.directions:
+                objective = Objective(problem.setting, job.directions, config.batch)
+            before = [other for other in job.sizes[: job.sizes.index(size)] if other is not None]
+            goal = Goal(size, before[-1] if before else edges)
+            state = done[-1].continued() if before and size is not None else Training.begin(edges, config, problem.seed)
+            state, interrupted = interrupted or state, None
+            for steps in train(objective, state, goal, config, lambda now: _save(problem, [*done, now])):
+                bar.advance(steps)
+            done.append(state)
+    return dict(zip(places, done, strict=True))
 
 
 def _save(problem: Problem, trainings: Sequence[Training]) -> None:
@@ -393,19 +413,50 @@ def _scores(trainings: Sequence[Training]) -> tuple[Tensor, Tensor, dict[str, ob
     return scores, log_alpha, notes
 
 
-def _largest(scores: Tensor, log_alpha: Tensor, size: int) -> Tensor:
-    """Mask of exactly `size` edges by score, of equal ones by log alpha, then the first in order."""
+def _strength(scores: Tensor, log_alpha: Tensor) -> Tensor:
+    """Numbers that order edges by score, and equal ones by log alpha, then the first in order. [edge]"""
     order = torch.argsort(log_alpha, descending=True, stable=True)
     order = order[torch.argsort(scores[order], descending=True, stable=True)]
-    mask = torch.zeros(scores.shape, dtype=torch.bool)
-    mask[order[:size]] = True
-    return mask
+    strength = torch.empty(len(order))
+    strength[order] = torch.arange(len(order), 0, -1, dtype=strength.dtype)
+    return strength
+
+
+def _forecast(problem: Problem, config: EdgePruningConfig) -> Work:
+    """All steps of the schedule. What is prepared is kept between steps while it fits the budget."""
+    setting, directions = problem.setting, problem.runs
+    steps = step_batches(setting, config.batch)
+    first, parts = steps[0][0], steps[0]
+    objective = Objective(setting, directions[:1], config.batch)
+    with Counter() as preparing:
+        prepared = setting.intervention(first, keep=False)
+        loss = objective.loss(prepared, first)
+    with Counter() as counter:
+        mask = problem.graph.matrix(torch.ones(problem.graph.n_edges, device="meta"))
+        DenseEngine(setting.model, prepared).gradient(mask, loss)
+    kept = bytes_of(prepared)
+    places = len(steps) * len(parts) * len(directions)
+    others = min(setting.memory, (places - 1) * kept)
+    per_step = len(parts) * len(directions)
+    often = config.steps * per_step if places * kept > setting.memory else places
+    return Work(
+        runs=int(GRAIN * (max(preparing.peak, preparing.live + counter.peak) + others)),
+        buffers=12 * 4 * problem.graph.n_edges,  # log alpha, Adam's two means, the draw, and what a step makes of them
+        operations=config.steps * per_step * counter.operations + often * preparing.operations,
+        moved=config.steps * per_step * counter.moved + often * preparing.moved,
+        micro_batch=len(first.pairs),
+        micro_batches=len(steps) * len(parts),
+    )
 
 
 EDGE_PRUNING = Method(
     name="edge-pruning",
+    title="Edge Pruning",
     summary="train a hard-concrete mask on every edge (Bhaskar et al. 2024)",
     config=EdgePruningConfig,
     search=search,
+    together=True,
     threshold_meaning="expected mask value, from 0 to 1, trained at `penalty` nats per edge",
+    for_share=lambda setting, direction, share: {"threshold": 0.5, "penalty": kl_price(setting, direction, share)},
+    forecast=_forecast,
 )

@@ -3,236 +3,260 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
-import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, overload
 
-import torch
-from torch import Tensor
-
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.graph import Graph
-from gatewise.engine.circuits import last_logits
-from gatewise.engine.runs import check_pairs
+from gatewise.circuits.selection import Selection, check_selection
+from gatewise.engine.runs import Ablation
+from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods.contract import Finding, Method, Problem, SearchDirection
-from gatewise.methods.ingredients import ingredients
-from gatewise.methods.registry import methods
+from gatewise.methods.contract import SEARCH_DIRECTIONS, Finding, Method, Problem, SearchDirection, parts_of
+from gatewise.methods.record import Clock, ingredients, provenance, storable
+from gatewise.methods.registry import find_method
+from gatewise.methods.scores import Scores
 from gatewise.models.model import Model
-from gatewise.notebook import card, strongest
 from gatewise.store import Store
 from gatewise.tasks.pairs import Pairs
 
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """One number per edge, in the order of `graph.edges`."""
-
-    graph: Graph
-    values: Tensor  # [edge]
-    provenance: Mapping[str, Any]
-
-    def __getitem__(self, edge: str) -> float:
-        return float(self.values[self.graph.index(edge)])
-
-    def __repr__(self) -> str:
-        best = torch.argsort(self.values.abs(), descending=True)[:3].tolist()
-        shown = ", ".join(f"{self.graph.edges[i]} {float(self.values[i]):.4g}" for i in best)
-        made = f"{self.provenance.get('method')} {self.provenance.get('direction')}"
-        return f"<Scores by {made} of {len(self.values):,} edges; strongest {shown}>"
-
-    def _repr_html_(self) -> str:
-        made = f"by {self.provenance.get('method')} {self.provenance.get('direction')} of {len(self.values):,} edges"
-        rows = [(self.graph.edges[i], f"{self.values[i]:.4g}") for i in strongest(self.values)]
-        return card("Scores", made, ("edge", "score"), rows)
+Sizes = int | Sequence[int]
 
 
 @overload
 def discover(
-    model: Model,
-    pairs: Pairs,
-    method: str = ...,
+    model: Model | Setting,
+    pairs: Pairs | None = ...,
+    method: str | Method = ...,
     direction: SearchDirection = ...,
     *,
     edges: int | None = ...,
     threshold: float | None = ...,
+    select: Selection = ...,
     seed: int = ...,
-    memory: int | str | None = ...,
+    ablation: Ablation | None = ...,
+    metric: AnyMetric = ...,
+    memory: Memory = ...,
     store: Store | str | Path | None = ...,
     **parameters: Any,
 ) -> Circuit: ...
 @overload
 def discover(
-    model: Model,
-    pairs: Pairs,
-    method: str = ...,
+    model: Model | Setting,
+    pairs: Pairs | None = ...,
+    method: str | Method = ...,
     direction: SearchDirection = ...,
     *,
     edges: Sequence[int],
+    select: Selection = ...,
     seed: int = ...,
-    memory: int | str | None = ...,
+    ablation: Ablation | None = ...,
+    metric: AnyMetric = ...,
+    memory: Memory = ...,
     store: Store | str | Path | None = ...,
     **parameters: Any,
 ) -> list[Circuit]: ...
+@overload
 def discover(
-    model: Model,
-    pairs: Pairs,
-    method: str = "eap",
-    direction: SearchDirection = "ns",
+    model: Model | Setting,
+    pairs: Pairs | None = ...,
+    method: str | Method = ...,
     *,
-    edges: int | Sequence[int] | None = None,
+    direction: Sequence[SearchDirection],
+    edges: Sizes | Mapping[SearchDirection, Sizes] | None = ...,
+    threshold: float | None = ...,
+    select: Selection = ...,
+    seed: int = ...,
+    ablation: Ablation | None = ...,
+    metric: AnyMetric = ...,
+    memory: Memory = ...,
+    store: Store | str | Path | None = ...,
+    **parameters: Any,
+) -> dict[SearchDirection, Any]: ...
+def discover(
+    model: Model | Setting,
+    pairs: Pairs | None = None,
+    method: str | Method = "eap",
+    direction: SearchDirection | Sequence[SearchDirection] = "ns",
+    *,
+    edges: Sizes | Mapping[SearchDirection, Sizes] | None = None,
     threshold: float | None = None,
+    select: Selection = "top",
     seed: int = 0,
-    memory: int | str | None = None,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    memory: Memory = None,
     store: Store | str | Path | None = None,
     **parameters: Any,
-) -> Circuit | list[Circuit]:
+) -> Circuit | list[Circuit] | dict[SearchDirection, Any]:
     """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
 
-    `direction`: `ns` (noising), `dn` (denoising), `ns+dn` (both, combined as the method's `combine` says).
+    `model`, `pairs`: or a `Setting` in place of both, which also has ablation, metric and memory.
+    `method`: a name, `module:NAME` of your own, or a `Method`. `direction`: `ns` (noising), `dn` (denoising), `ns+dn`
+    (both, combined as the method's `combine` says), or several of them, which gives a dict and shares all work that
+    directions have in common; `edges` may then be a dict too.
+    `select`: the `top` edges, or `connected` ones, all on a path from the input to the logits.
+    `ablation`: what removed edges carry: `interchange` (the other run), or `zero`, `mean`, `noise` (ns only).
+    `metric`: what the search keeps unchanged: by default KL for ACDC and Edge Pruning and the margin for EAP; or 'kl',
+    'margin', 'logit difference', a `gw.Metric`, or a function of logits and pairs.
     `store`: a folder or URL that keeps results; what was found before with the same weights, pairs and settings is read
     there, and a search that was interrupted goes on from its last checkpoint.
     Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
-    chosen, config = _method(method, parameters)
-    sizes = () if edges is None else (edges,) if isinstance(edges, int) else tuple(edges)
-    problem = Problem(model, pairs, direction, sizes, threshold, seed, memory)
-    _check(problem, chosen)
-    if store is None:
-        circuits = _search(problem, chosen, config)
-    else:
-        circuits = _stored_search(problem, chosen, config, store if isinstance(store, Store) else Store(store))
-    if not all(circuits):
-        message = f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."
-        warnings.warn(message, GatewiseWarning, stacklevel=2)
-    return circuits[0] if edges is None or isinstance(edges, int) else circuits
+    chosen, config = configured(method, parameters)
+    several = not isinstance(direction, str)
+    directions: tuple[SearchDirection, ...] = tuple(direction) if not isinstance(direction, str) else (direction,)
+    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, seed=seed, memory=memory)
+    problem = Problem(setting, directions, _sizes(edges, directions), threshold, select, seed)
+    check_problem(problem, chosen)
+    shelf = store if isinstance(store, Store) or store is None else Store(store)
+    found = _searched(problem, chosen, config, shelf)
+    _warn(found, threshold)
+    answers = {one: _as_asked(found[one], edges, one) for one in directions}
+    return answers if several else answers[directions[0]]
 
 
 def score_edges(
-    model: Model,
-    pairs: Pairs,
-    method: str = "eap",
+    model: Model | Setting,
+    pairs: Pairs | None = None,
+    method: str | Method = "eap",
     direction: SearchDirection = "ns",
     *,
     seed: int = 0,
-    memory: int | str | None = None,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    memory: Memory = None,
     **parameters: Any,
 ) -> Scores:
-    """What a method thinks of every edge of the graph."""
-    chosen, config = _method(method, parameters)
-    problem = Problem(model, pairs, direction, (model.graph.n_edges,), None, seed, memory)
-    _check(problem, chosen)
-    clock = _Clock()
-    finding = chosen.search(problem, config)[0]
-    return Scores(model.graph, finding.scores, provenance(problem, chosen, config, clock.times()))
+    """What a method thinks of every edge of the graph. Arguments are those of `discover`."""
+    chosen, config = configured(method, parameters)
+    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, seed=seed, memory=memory)
+    problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
+    check_problem(problem, chosen)
+    clock = Clock()
+    finding = chosen.search(problem, config)[direction][0]
+    return Scores(setting.graph, finding.scores, provenance(problem, direction, chosen, config, clock.times()))
 
 
-def _method(name: str, parameters: Mapping[str, Any]) -> tuple[Method, Any]:
-    known = methods()
-    if name not in known:
-        raise GatewiseError(f"there is no method {name!r}; there are {', '.join(known)}.")
-    chosen = known[name]
+def configured(method: str | Method, parameters: Mapping[str, Any]) -> tuple[Method, Any]:
+    """The method and its parameters, the names of which are checked."""
+    chosen = find_method(method)
     fields = {f.name for f in dataclasses.fields(chosen.config)}
     unknown = sorted(set(parameters) - fields)
     if unknown:
-        raise GatewiseError(f"{name} has no parameter {unknown[0]!r}; its parameters are {', '.join(sorted(fields))}.")
+        known = f"its parameters are {', '.join(sorted(fields))}" if fields else "it has none"
+        raise GatewiseError(f"{chosen.name} has no parameter {unknown[0]!r}; {known}.")
     return chosen, chosen.config(**parameters)
 
 
-def _check(problem: Problem, method: Method) -> None:
+def _sizes(
+    edges: Sizes | Mapping[SearchDirection, Sizes] | None, directions: Sequence[SearchDirection]
+) -> dict[SearchDirection, tuple[int, ...]]:
+    if edges is None:
+        return {}
+    if isinstance(edges, Mapping) and sorted(edges) != sorted(directions):
+        raise GatewiseError(f"edges has sizes for {', '.join(edges)}; the directions are {', '.join(directions)}.")
+    asked = edges if isinstance(edges, Mapping) else dict.fromkeys(directions, edges)
+    return {one: (some,) if isinstance(some := asked[one], int) else tuple(some) for one in directions}
+
+
+def _as_asked(circuits: list[Circuit], edges: Any, direction: SearchDirection) -> Circuit | list[Circuit]:
+    asked = edges[direction] if isinstance(edges, Mapping) else edges
+    return circuits[0] if asked is None or isinstance(asked, int) else circuits
+
+
+def check_problem(problem: Problem, method: Method) -> None:
     """Refuse what cannot work, before the work."""
-    model, graph = problem.model, problem.model.graph
-    if problem.direction not in ("ns", "dn", "ns+dn"):
-        raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {problem.direction!r}.")
-    if bool(problem.sizes) == (problem.threshold is not None):
+    model, graph = problem.model, problem.graph
+    for direction in problem.directions:
+        if direction not in SEARCH_DIRECTIONS:
+            raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {direction!r}.")
+        for part in parts_of(direction):
+            problem.setting.check_direction(part)
+    if not problem.directions:
+        raise GatewiseError("no direction was given; expected 'ns', 'dn' or 'ns+dn', or several of them.")
+    check_selection(problem.select)
+    sizes = [size for some in problem.sizes.values() for size in some]
+    if bool(sizes) == (problem.threshold is not None):
         raise GatewiseError("give either edges= (a number of edges, or several) or threshold=, not both.")
-    for size in problem.sizes:
+    for size in sizes:
         if not 0 < size <= graph.n_edges:
             raise GatewiseError(f"a circuit of {size:,} edges was asked for; {model.name} has {graph.n_edges:,}.")
     if problem.threshold is not None and not problem.threshold >= 0:
         raise GatewiseError(f"the threshold is {problem.threshold}; expected 0 or more ({method.threshold_meaning}).")
-    check_pairs(model, problem.pairs)
-    for name, tensor in model.tensors().items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise GatewiseError(f"the weight {name!r} of {model.name} holds NaN or infinity; load sound weights.")
-    for side in ("clean", "corrupted"):
-        if not bool(torch.isfinite(last_logits(model, problem.pairs[:1], side)).all()):
-            raise GatewiseError(f"{model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'.")
+    if problem.threshold is not None and problem.select != "top":
+        raise GatewiseError(f"select={problem.select!r} goes with edges=; a threshold keeps all edges that reach it.")
+    problem.setting.check_sound()
 
 
-def _search(problem: Problem, method: Method, config: Any) -> list[Circuit]:
-    clock = _Clock()
-    findings = method.search(problem, config)
-    record = provenance(problem, method, config, clock.times())
-    return [_circuit(problem, finding, record) for finding in findings]
-
-
-def _stored_search(problem: Problem, method: Method, config: Any, store: Store) -> list[Circuit]:
-    """What the store has, or else what the search finds, from its last checkpoint on; it is then stored."""
+def _searched(
+    problem: Problem, method: Method, config: Any, store: Store | None
+) -> dict[SearchDirection, list[Circuit]]:
+    """What the store has, or else what searches find, from their last checkpoint on; it is then stored."""
+    if store is not None and not storable(problem):
+        message = "the metric has no version, so results are neither looked up nor stored; give a gw.Metric with one."
+        warnings.warn(message, GatewiseWarning, stacklevel=3)
+        store = None
+    if store is None:
+        return _search(problem, method, config)
     store.tidy()
-    asked = ingredients(problem, method.name, config)
-    key = store.key(asked)
-    checkpoint = store.checkpoint(key)
-    found = store.get(key)
-    if found is not None:
-        return found
-    store.check_writable()
+    found: dict[SearchDirection, list[Circuit]] = {}
+    for direction in problem.directions:
+        known = store.get(store.key(ingredients(problem.only(direction), method, config)))
+        if known is not None:
+            found[direction] = known
+    missing = tuple(direction for direction in problem.directions if direction not in found)
+    for group in [missing] if method.together and missing else [(one,) for one in missing]:
+        store.check_writable()
+        found |= _search_and_store(problem.only(*group), method, config, store)
+    return found
+
+
+def _search_and_store(
+    problem: Problem, method: Method, config: Any, store: Store
+) -> dict[SearchDirection, list[Circuit]]:
+    checkpoint = store.checkpoint(store.key(ingredients(problem, method, config)))
     circuits = _search(dataclasses.replace(problem, checkpoint=checkpoint), method, config)
     try:
-        store.put(key, circuits, asked)
+        for direction, found in circuits.items():
+            record = ingredients(problem.only(direction), method, config)
+            store.put(store.key(record), found, record)
+        checkpoint.clear()
     except GatewiseError as error:  # the work is done: hand it over all the same
-        warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=3)
+        warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=4)
     return circuits
+
+
+def _search(problem: Problem, method: Method, config: Any) -> dict[SearchDirection, list[Circuit]]:
+    found: dict[SearchDirection, list[Circuit]] = {}
+    groups = [problem.directions] if method.together else [(one,) for one in problem.directions]
+    for group in groups:
+        clock = Clock()
+        findings = method.search(problem.only(*group), config)
+        times = clock.times()
+        for direction in group:
+            record = provenance(problem, direction, method, config, times)
+            found[direction] = [_circuit(problem, finding, record) for finding in findings[direction]]
+    return found
 
 
 def _circuit(problem: Problem, finding: Finding, record: Mapping[str, Any]) -> Circuit:
     notes = {"edges": int(finding.mask.sum()), **({"notes": dict(finding.notes)} if finding.notes else {})}
-    return Circuit(problem.model.graph, finding.mask, finding.scores.cpu(), {**record, **notes})
+    return Circuit(problem.graph, finding.mask, finding.scores.cpu(), {**record, **notes})
 
 
-class _Clock:
-    """What a search takes, from now on."""
-
-    def __init__(self) -> None:
-        self._wall, self._processor = time.time(), time.process_time()
-
-    def times(self) -> dict[str, Any]:
-        return {
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "seconds": round(time.time() - self._wall, 3),
-            "processor_seconds": round(
-                time.process_time() - self._processor, 3
-            ),  # on all threads; not an accelerator's
-        }
-
-
-def provenance(problem: Problem, method: Method, config: Any, times: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that determines a result, and what it took."""
-    model, pairs = problem.model, problem.pairs
-    return {
-        "method": method.name,
-        "direction": problem.direction,
-        "parameters": dataclasses.asdict(config),
-        "threshold": problem.threshold,
-        "seed": problem.seed,
-        "model": model.name,
-        "weights": model.fingerprint,
-        "task": pairs.name,
-        "examples": len(pairs),
-        "data": pairs.fingerprint,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "gatewise": version("gatewise"),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-            "python": platform.python_version(),
-        },
-        "time": dict(times),
-    }
+def _warn(found: Mapping[SearchDirection, Sequence[Circuit]], threshold: float | None) -> None:
+    """Say what makes a circuit worthless."""
+    for direction, circuits in found.items():
+        for circuit in circuits:
+            if not circuit:
+                message = f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."
+            elif not circuit.connected():
+                message = (
+                    f"the {direction} circuit of {len(circuit):,} edges has no path from the input to the logits, so "
+                    f"it does what the empty circuit does. Use select='connected', or more edges."
+                )
+            else:
+                continue
+            warnings.warn(message, GatewiseWarning, stacklevel=3)

@@ -58,7 +58,8 @@ class Projection:
             weight, bias = weight[heads], None if bias is None else bias[heads]
         groups, count, rows = weight.shape[0], x.shape[0], x.shape[1:-1]
         if count == 1:
-            out = torch.matmul(x.reshape(1, -1, x.shape[-1]), weight)
+            # Not `matmul`: that one rounds otherwise where gradients are taken.
+            out = torch.bmm(x.reshape(1, -1, x.shape[-1]).expand(groups, -1, -1), weight)
         else:  # query heads of a group share a weight
             out = torch.bmm(x.reshape(groups, -1, x.shape[-1]), weight)
         if bias is not None:

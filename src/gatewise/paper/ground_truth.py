@@ -26,6 +26,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.circuits import last_logits
 from gatewise.engine.removals import measure_removals
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import split_gates
@@ -248,7 +249,7 @@ def margins_of_combinations(planted: PlantedModel, edges: Sequence[int]) -> Tens
     kept = itertools.product((False, True), repeat=len(edges))
     removals = [frozenset(edge for edge, stays in zip(edges, row, strict=True) if not stays) for row in kept]
     full = planted.model.graph.full()
-    found = measure_removals(planted.model, planted.pairs, full, removals, lambda bench: [bench.margin])
+    found = measure_removals(Setting(planted.model, planted.pairs), full, removals, lambda bench: [bench.margin])
     return found[0].mean(dim=-1).reshape([2] * len(edges))
 
 

@@ -4,53 +4,31 @@
 
 A fifth is added to what is counted where gradients are taken: freed memory does not go back at once.
 
-EAP, EAP-IG and Edge Pruning do the same work whatever the numbers, so that counting it is exact. How much ACDC does
-depends on what it finds: of it the states of all examples are counted, and the time is a rule of thumb.
+What is run how often, the method says (`Method.forecast`). EAP, EAP-IG and Edge Pruning do the same work whatever the
+numbers, so that counting it is exact. How much ACDC does depends on what it finds: of it the states of all examples are
+counted, and the time is a rule of thumb.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 import psutil
 import torch
 
-from gatewise.engine.attribution import Attribution
-from gatewise.engine.batches import batches, parse_bytes
-from gatewise.engine.dense import DenseEngine
-from gatewise.engine.incremental import ROW_BYTES, State
-from gatewise.engine.runs import Direction, both_runs, prepare
+from gatewise.engine.batches import parse_bytes
+from gatewise.engine.counting import Counter
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.acdc import AcdcConfig
-from gatewise.methods.contract import Problem
-from gatewise.methods.eap import BLOCKS
-from gatewise.methods.edge_pruning import EdgePruningConfig, MeanDivergence, even
-from gatewise.plan.count import Counter
+from gatewise.methods.contract import SEARCH_DIRECTIONS, Method, Problem, SearchDirection, Work
+from gatewise.methods.search import configured
 from gatewise.plan.rates import measure_rates
 from gatewise.plan.sources import Subject, subject
 
-MethodName = Literal["eap", "eap-ig", "acdc", "edge-pruning"]
-DIRECTIONS: dict[str, tuple[Direction, ...]] = {"ns": ("ns",), "dn": ("dn",), "ns+dn": ("ns", "dn")}
-
 RUNTIME_BYTES = 375 << 20  # Python, torch and transformers, loaded
-_ACDC_F_PER_EDGE = 0.014  # of the graph, for one threshold: SmolLM2 took 1678 F for 123,211 edges
-_ACDC_THRESHOLDS = 5  # tried for a number of edges, about
-_GRAIN = 1.2  # memory that torch has asked for, over what lives in it: measured where gradients are taken
 _LEFT = 0.9  # share of the free memory that a run should not exceed
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What a search takes besides weights."""
-
-    runs: int  # bytes of outputs and activations of the examples that are in memory at a time
-    buffers: int  # bytes of sums, masks, optimiser state and chains
-    operations: float
-    moved: float
-    micro_batch: int
-    micro_batches: int
 
 
 @dataclass(frozen=True)
@@ -93,19 +71,19 @@ class Forecast:
 def forecast(
     model: str,
     task: str = "ioi",
-    method: MethodName = "eap",
-    direction: str = "ns",
+    method: str | Method = "eap",
+    direction: SearchDirection = "ns",
     *,
     examples: int = 64,
     edges: int | None = None,
     dtype: str = "float32",
     memory: int | str | None = None,
     free: int | str | None = None,
+    **parameters: Any,
 ) -> Forecast:
     """What `discover` with these arguments would take. `memory`: its budget; `free`: what the machine has."""
-    if method not in get_args(MethodName):
-        raise GatewiseError(f"there is no forecast for {method!r}; there is one for {', '.join(get_args(MethodName))}.")
-    if direction not in DIRECTIONS:
+    chosen, config = configured(method, parameters)
+    if direction not in SEARCH_DIRECTIONS:
         raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {direction!r}.")
     if isinstance(examples, bool) or not isinstance(examples, int) or examples < 1:
         raise GatewiseError(f"examples is a whole number of at least 1, got {examples!r}.")
@@ -113,13 +91,15 @@ def forecast(
     graph = about.model.graph
     if edges is not None and not 0 < edges <= graph.n_edges:
         raise GatewiseError(f"a circuit of {edges:,} edges was asked for; {about.model.name} has {graph.n_edges:,}.")
-    work = _work(about, method, DIRECTIONS[direction], memory)
+    setting = Setting(about.model, about.pairs, memory=memory)
+    problem = Problem(setting, (direction,), {} if edges is None else {direction: (edges,)})
+    work = _work(problem, chosen, config)
     plain_operations, plain_moved = _plain(about)
     rates = measure_rates()
     plain_seconds = plain_operations / rates.operations + plain_moved / rates.bytes
-    rough = method == "acdc"
-    f = _acdc_f(graph.n_edges, edges, len(DIRECTIONS[direction])) if rough else work.operations / plain_operations
-    seconds = f * plain_seconds if rough else work.operations / rates.operations + work.moved / rates.bytes
+    counted = work.operations / rates.operations + work.moved / rates.bytes
+    f = work.operations / plain_operations if work.rough_f is None else work.rough_f
+    seconds = counted if work.rough_f is None else f * plain_seconds
     tensors = list(about.model.tensors().values())
     weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     check = _check(tensors)
@@ -127,7 +107,7 @@ def forecast(
     found = Forecast(
         model=about.model.name,
         task=task,
-        method=method,
+        method=chosen.name,
         direction=direction,
         dtype=dtype,
         examples=examples,
@@ -147,73 +127,22 @@ def forecast(
         seconds=seconds,
         operations_per_second=rates.operations,
         free=available,
-        rough=rough,
+        rough=work.rough_f is not None or chosen.forecast is None,
     )
-    return _advised(found, about)
+    return _advised(found, about, chosen)
 
 
-def _work(about: Subject, method: str, directions: tuple[Direction, ...], memory: int | str | None) -> _Work:
-    if method == "acdc":
-        return _acdc(about, directions)
-    if method == "edge-pruning":
-        return _edge_pruning(about, directions, memory)
-    model, pairs = about.model, about.pairs
-    parts = [part for _, part in batches(model, pairs, memory, gradient=True)]
+def _work(problem: Problem, method: Method, config: Any) -> Work:
+    """What the method says of its work; if it says nothing, the two runs of all examples, which is the least."""
+    if method.forecast is not None:
+        return method.forecast(problem, config)
+    parts = problem.setting.batches()
     with Counter() as counter:
-        attribution = Attribution(model, parts[0])
-        found = attribution.directions(directions) if method == "eap" else {"ns": attribution.integrated(5)}
-        del found, attribution
-    share = len(pairs) / len(parts[0])
-    sums = min(BLOCKS, len(parts)) * (len(directions) if method == "eap" else 1) * model.graph.n_edges * 8
-    return _Work(
-        int(_GRAIN * counter.peak), sums, counter.operations * share, counter.moved * share, len(parts[0]), len(parts)
-    )
-
-
-def _edge_pruning(about: Subject, directions: tuple[Direction, ...], memory: int | str | None) -> _Work:
-    """All steps of the schedule. What is prepared is kept between steps while it fits the budget."""
-    config, model = EdgePruningConfig(), about.model
-    steps = even(Problem(model, about.pairs, "ns"), config.batch)
-    parts = [part for _, part in batches(model, steps[0], memory, gradient=True)]
-    with Counter() as preparing:
-        prepared = prepare(model, parts[0])
-        reference = MeanDivergence(prepared)
-    kept = prepared.other.nbytes + sum(base.nbytes for base in prepared.base) + prepared.reference_logits.nbytes
-    with Counter() as counter:
-        mask = model.graph.matrix(torch.ones(model.graph.n_edges, device="meta"))
-        DenseEngine(model, prepared).gradient(mask, reference)
-    places = len(steps) * len(parts) * len(directions)
-    others = min(parse_bytes(memory), (places - 1) * kept)
-    per_step = len(parts) * len(directions)
-    recomputed = places * kept > parse_bytes(memory)
-    often = config.steps * per_step if recomputed else places
-    return _Work(
-        runs=int(_GRAIN * (max(preparing.peak, preparing.live + counter.peak) + others)),
-        buffers=12 * 4 * model.graph.n_edges,  # log alpha, Adam's two means, the draw, and what a step makes of them
-        operations=config.steps * per_step * counter.operations + often * preparing.operations,
-        moved=config.steps * per_step * counter.moved + often * preparing.moved,
-        micro_batch=len(parts[0]),
-        micro_batches=len(steps) * len(parts),
-    )
-
-
-def _acdc(about: Subject, directions: tuple[Direction, ...]) -> _Work:
-    """The states of all examples; inputs of ports that no longer read what all others read; a chain."""
-    model, pairs = about.model, about.pairs
-    kept = model.graph.edge_index >= 0
-    with Counter() as counter, torch.no_grad():
-        runs = both_runs(model, pairs)
-        states = [State(model, runs.intervention(model, d), runs.reference(d).outputs, kept) for d in directions]
-        one = states[0].shared[0]
-    stream = one.numel() * one.element_size()
-    inputs = len(directions) * len(model.graph.ports) * stream // 2  # of about half of the ports
-    chain = 4 * min(AcdcConfig.chain, len(model.graph.senders)) * stream
-    buffers = min(ROW_BYTES, chain) * len(directions)
-    return _Work(counter.peak + inputs, buffers, counter.operations, counter.moved, len(pairs), 1)
-
-
-def _acdc_f(graph_edges: int, edges: int | None, directions: int) -> float:
-    return _ACDC_F_PER_EDGE * graph_edges * directions * (1 if edges is None else _ACDC_THRESHOLDS)
+        runs = problem.setting.runs(parts[0], keep=False)
+        del runs
+    share = len(problem.pairs) / len(parts[0].pairs)
+    operations, moved = counter.operations * share, counter.moved * share
+    return Work(counter.peak, 0, operations, moved, len(parts[0].pairs), len(parts))
 
 
 def _plain(about: Subject) -> tuple[float, float]:
@@ -233,8 +162,10 @@ def _check(tensors: list[torch.Tensor]) -> int:
     return int(counter.peak)
 
 
-def _advised(found: Forecast, about: Subject) -> Forecast:
+def _advised(found: Forecast, about: Subject, method: Method) -> Forecast:
     advice = []
+    if method.forecast is None:
+        advice.append(f"{method.name} does not say what it takes; counted are the two runs, which is the least")
     if not about.measured_tokens:
         advice.append(
             f"prompts are taken to have {found.tokens} tokens; give a folder with tokenizer.json to have them counted"
@@ -242,13 +173,11 @@ def _advised(found: Forecast, about: Subject) -> Forecast:
     if not found.fits:
         if found.dtype == "float32":
             advice.append("dtype bfloat16 halves the weights")
-        if found.runs + found.buffers > found.weights and found.method != "acdc":
+        if found.runs + found.buffers > found.weights and found.micro_batches > 1:
             half = max(1, math.ceil((found.runs // 2) / 2**20))
             advice.append(f"a smaller budget means smaller micro-batches: --memory {half}MB")
-        if found.method == "acdc":
-            advice.append("ACDC keeps all examples in memory: use fewer, or --method eap")
-        elif found.method == "edge-pruning":
-            advice.append("--method eap needs no training, and less memory")
+        if not method.ranks_once:
+            advice.append(f"{method.title} keeps runs and states in memory: use fewer examples, or --method eap")
         if found.weights > _LEFT * found.free:
             advice.append("the weights alone do not fit: use a smaller model or a larger machine")
     return Forecast(**{**asdict(found), "advice": tuple(advice)})

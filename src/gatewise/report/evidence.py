@@ -14,6 +14,7 @@ from gatewise.engine.effects import edge_effects
 from gatewise.engine.runs import Direction
 from gatewise.evaluation.overlaps import overlap
 from gatewise.logic.gates import Gates
+from gatewise.methods.contract import Method
 from gatewise.methods.search import discover
 from gatewise.models.model import Model
 from gatewise.statistics import rank_correlation
@@ -57,7 +58,7 @@ def strongest_gates(gates: Gates, receivers: int, senders: int) -> Circuit:
 def halves(
     model: Model,
     pairs: Pairs,
-    method: str,
+    method: Method,
     sizes: Mapping[Direction, int],
     *,
     seed: int,
@@ -67,14 +68,9 @@ def halves(
 ) -> dict[Direction, float]:
     """Jaccard overlap of the circuits that the first and the second half of the pairs find."""
     middle = len(pairs) // 2
-    found = {}
-    for direction, size in sizes.items():
-        circuits = [
-            discover(model, part, method, direction, edges=size, seed=seed, memory=memory, store=store, **parameters)
-            for part in (pairs[:middle], pairs[middle:])
-        ]
-        found[direction] = overlap(circuits).mean_jaccard
-    return found
+    asked: dict[str, Any] = {"direction": tuple(sizes), "edges": sizes, "seed": seed, "memory": memory, "store": store}
+    first, second = (discover(model, part, method, **asked, **parameters) for part in (pairs[:middle], pairs[middle:]))
+    return {direction: overlap([first[direction], second[direction]]).mean_jaccard for direction in sizes}
 
 
 def calibrated(

@@ -18,8 +18,8 @@ from gatewise.gate_types import TestedLabel
 from gatewise.logic.find import Agreement, label_agreement
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
-from gatewise.methods.contract import SearchDirection
-from gatewise.methods.registry import methods
+from gatewise.methods.contract import Method, SearchDirection
+from gatewise.methods.registry import check_directed, find_method
 from gatewise.methods.search import discover
 from gatewise.models.model import Model
 from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, strongest_gates
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 CIRCUITS = ("ns|dn", *SEARCHES)  # what is drawn and measured; ns|dn is the union
-_RANKED = ("eap",)  # methods that rank once: further sizes, and halves of the pairs, cost next to nothing
 _SMALLEST = 16  # edges of the smallest circuit of the slider
 _TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
@@ -92,7 +91,7 @@ class Investigation:
 def investigate(
     model: Model,
     task: Task,
-    method: str = "eap",
+    method: str | Method = "eap",
     *,
     edges: int = 500,
     sizes: Sequence[int] | None = None,
@@ -111,17 +110,16 @@ def investigate(
     `examples`: how many prompts to show. All else is as for `discover`.
     """
     started = time.time()
-    _check(method, edges, sizes)
-    chosen = tuple(sorted({edges, *(_default_sizes(method, edges) if sizes is None else sizes)}))
+    how = find_method(method)
+    _check(how, edges, sizes)
+    chosen = tuple(sorted({edges, *(_default_sizes(how, edges) if sizes is None else sizes)}))
     shelf = store if isinstance(store, Store) or store is None else Store(store)
     more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # told in the report
         problems = check_task(model, task) if model.tokenizer is not None else []
-    searches: dict[SearchDirection, tuple[Circuit, ...]] = {
-        direction: tuple(discover(model, task.train, method, direction, edges=chosen, **more, **parameters))
-        for direction in SEARCHES
-    }
+    asked = discover(model, task.train, method, direction=SEARCHES, edges=chosen, **more, **parameters)
+    searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: tuple(circuits) for one, circuits in asked.items()}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
     gates = split_gates(found["ns"], found["dn"], joint=found["ns+dn"])
     tables, tested, agreement = _tested(model, task, gates, all_gates, memory)
@@ -134,8 +132,8 @@ def investigate(
         tables,
         tested,
         agreement,
-        _stability(model, task, gates, method, {**more, "parameters": parameters}),
-        _calibration(model, task, gates, method, seed, memory),
+        _stability(model, task, gates, how, {**more, "parameters": parameters}),
+        _calibration(model, task, gates, how, seed, memory),
         shown_examples(model, task.test[:examples], {"ns|dn": gates.sound, **found}, memory=memory),
         tuple(problems),
         time.time() - started,
@@ -144,18 +142,16 @@ def investigate(
     )
 
 
-def _check(method: str, edges: int, sizes: Sequence[int] | None) -> None:
+def _check(method: Method, edges: int, sizes: Sequence[int] | None) -> None:
     if any(size > edges for size in sizes or ()):
         raise GatewiseError(f"the sizes {list(sizes or ())} go beyond edges={edges}, which is the largest of all.")
-    known = methods()
-    if method in known and not known[method].directed:
-        raise GatewiseError(f"{method} has no direction, so it finds no gates. Use eap, acdc or edge-pruning.")
+    check_directed(method)
 
 
-def _default_sizes(method: str, edges: int) -> list[int]:
+def _default_sizes(method: Method, edges: int) -> list[int]:
     """Halved again and again, for methods that rank once."""
     sizes = []
-    while method in _RANKED and edges // 2 >= _SMALLEST:
+    while method.ranks_once and edges // 2 >= _SMALLEST:
         edges //= 2
         sizes.append(edges)
     return sizes
@@ -171,17 +167,17 @@ def _tested(
 
 
 def _stability(
-    model: Model, task: Task, gates: Gates, method: str, more: Mapping[str, Any]
+    model: Model, task: Task, gates: Gates, method: Method, more: Mapping[str, Any]
 ) -> dict[Direction, float] | None:
-    if method not in _RANKED or len(task.train) < 4:
+    if not method.ranks_once or len(task.train) < 4:
         return None
     return halves(model, task.train, method, {"ns": len(gates.ns), "dn": len(gates.dn)}, **more)
 
 
 def _calibration(
-    model: Model, task: Task, gates: Gates, method: str, seed: int, memory: int | str | None
+    model: Model, task: Task, gates: Gates, method: Method, seed: int, memory: int | str | None
 ) -> dict[Direction, Calibration] | None:
-    if method not in _RANKED:
+    if not method.ranks_once:
         return None
     pairs, circuits = task.train[:_TESTED_PAIRS], {"ns": gates.ns, "dn": gates.dn}
     return {d: calibrated(model, pairs, circuits[d], d, edges=_CALIBRATED, seed=seed, memory=memory) for d in BOTH}

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import Evaluation, evaluate
 from gatewise.methods import discover
 from gatewise.methods.contract import Problem, SearchDirection
-from gatewise.methods.ingredients import ingredients
-from gatewise.methods.registry import methods
+from gatewise.methods.record import ingredients
+from gatewise.methods.search import configured
 from gatewise.models import load_model
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell
@@ -31,12 +32,15 @@ def cell_ingredients(cell: Cell) -> dict[str, Any]:
     """Everything that determines the result of a cell. Loads its model, and keeps it for the next cell."""
     with _threads(cell.threads):
         model, task = loaded(cell.model, cell.dtype), _task(cell)
-        config = methods()[cell.method].config(**dict(cell.parameters))
-        problem = Problem(model, task.train, _direction(cell), cell.sizes, cell.threshold, cell.seed, cell.memory)
+        method, config = configured(cell.method, dict(cell.parameters))
+        direction, setting = _direction(cell), Setting(model, task.train, seed=cell.seed, memory=cell.memory)
+        problem = Problem(
+            setting, (direction,), {direction: cell.sizes} if cell.sizes else {}, cell.threshold, seed=cell.seed
+        )
         return {
             "what": "cell of a sweep",
             "cell": asdict(cell),
-            "search": ingredients(problem, cell.method, config),
+            "search": ingredients(problem, method, config),
             "test": task.test.fingerprint,
         }
 

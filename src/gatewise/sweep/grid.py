@@ -150,17 +150,15 @@ def grid_from(table: Mapping[str, Any]) -> Grid:
 
 def _methods(value: Any) -> dict[str, dict[str, tuple[Any, ...]]]:
     """`["eap"]`, or `[methods.eap]` tables of parameters, whose lists are further axes."""
-    from gatewise.methods.registry import methods
+    from gatewise.methods.registry import find_method
 
-    known = methods()
     chosen = value if isinstance(value, dict) else {name: {} for name in _list(value, "methods", (str,))}
     found = {}
     for name, parameters in chosen.items():
-        if name not in known:
-            raise GatewiseError(f"there is no method {name!r}; there are {', '.join(known)}.")
+        config = find_method(name).config
         if not isinstance(parameters, dict):
             raise GatewiseError(f"[methods.{name}] is a table of parameters, got {parameters!r}.")
-        found[name] = {key: _values(name, known[name].config, key, given) for key, given in parameters.items()}
+        found[name] = {key: _values(name, config, key, given) for key, given in parameters.items()}
     if not found:
         raise GatewiseError('the grid has no methods; write methods = ["eap"], or a table [methods.eap].')
     return found

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+GRAIN = 1.2  # memory that torch has asked for, over what lives in it: measured where gradients are taken
 _FREE = (
     "view",
     "expand",

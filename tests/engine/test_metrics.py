@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import VOCABULARY, small_model
 
-from gatewise.engine.margins import margin_of
+from gatewise.engine.metrics import residual_values
 from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
 
 
@@ -22,4 +22,4 @@ def test_margins_with_several_answers(architecture: str, margin: MarginKind) -> 
     pairs = Pairs.from_tokens(prompts, other, right, wrong, margin=margin)
     residual = torch.randn(5, len(prompts), model.d_model)
     expected = pairs.margin(model.unembed(residual)).double()
-    torch.testing.assert_close(margin_of(model, pairs)(residual), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(residual_values(model, pairs)(residual), expected, rtol=1e-5, atol=1e-5)
