@@ -105,7 +105,7 @@ def test_truth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert "tested in G" in shown
     assert run(monkeypatch, "truth", "--models", 2, "--methods", "eap", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["setting"]["models"] == 2
+    assert report["study"]["models"] == 2
     assert [row["rule"] for row in report["labels"]] == ["plain", "repaired", "tested", "tested in G"]
     assert run(monkeypatch, "truth", "--methods", "guess") == cli.EXIT_USER_ERROR
     assert "got 'guess'" in capsys.readouterr().err

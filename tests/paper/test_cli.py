@@ -35,7 +35,7 @@ def test_without_names_it_lists_the_experiments(
     [
         (("nope",), "got 'nope'; the experiments are"),
         (("completeness", "--preset", "huge"), "there is no preset 'huge'"),
-        (("completeness", "--sizes", "many"), "expected numbers of edges"),
+        (("completeness", "--sizes", "many"), "expected whole numbers"),
         (("completeness", "--seeds", "0"), "expected 1 or more"),
         (("completeness", "--set", "steps=3"), "METHOD.key=value"),
         (("completeness", "--model", "nowhere/at/all"), "--model FOLDER"),

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,14 +15,20 @@ from gatewise.cli.options import (
     ExamplesOption,
     JsonOption,
     MemoryOption,
+    MethodOption,
     ModelArgument,
     SeedOption,
+    SettingsOption,
     StoreOption,
     TaskOption,
-    load,
+    load_task,
+    make_folder,
     open_store,
+    parse_parameters,
+    warnings_as_lines,
+    whole_numbers,
 )
-from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from gatewise.circuits.circuit import Circuit
@@ -37,13 +39,13 @@ def discover_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the circuit files; made if it is not there.")],
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
-    method: Annotated[str, typer.Option(help="How to search; `gatewise methods` lists the methods.")] = "eap",
+    method: MethodOption = "eap",
     direction: Annotated[str, typer.Option(help="ns (noising), dn (denoising) or ns+dn.")] = "ns",
     edges: Annotated[list[str] | None, typer.Option(help="Edges of the circuit; several: 100,200 or repeated.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
+    settings: SettingsOption = None,
     store: StoreOption = None,
     memory: MemoryOption = None,
     as_json: JsonOption = False,
@@ -56,24 +58,22 @@ def discover_command(
         gatewise discover --method acdc --direction dn --threshold 0.01 --out found
         gatewise discover gpt2 --edges 100,200,500 --set combine=max --direction ns+dn --out found
     """
-    sizes = _sizes(edges or [])
+    sizes = whole_numbers("--edges", *(edges or []))
     if bool(sizes) == (threshold is not None):
         raise GatewiseError("give either --edges (such as 500, or 100,200,500) or --threshold, not both.")
     parameters = parse_parameters(method, settings or [])
-    _make_folder(out)
+    make_folder(out)
     from gatewise.methods import discover
-    from gatewise.tasks import task as make_task
 
     kept = None if store is None else open_store(store)
-    loaded = load(model)
-    pairs = make_task(task, loaded, examples=examples, seed=seed).train
+    loaded, made = load_task(model, task, examples=examples, seed=seed)
     chosen = cast("SearchDirection", direction)  # checked by discover
     options: dict[str, Any] = {"seed": seed, "memory": memory, "store": kept, **parameters}
     with warnings_as_lines():
         if threshold is None:
-            found = discover(loaded, pairs, method, chosen, edges=sizes, **options)
+            found = discover(loaded, made.train, method, chosen, edges=sizes, **options)
         else:
-            found = [discover(loaded, pairs, method, chosen, threshold=threshold, **options)]
+            found = [discover(loaded, made.train, method, chosen, threshold=threshold, **options)]
     files = [out / f"{method}-{direction}-{_label(circuit, threshold)}.json" for circuit in found]
     for circuit, file in zip(found, files, strict=True):
         circuit.save(file)
@@ -110,54 +110,8 @@ def methods_command(as_json: JsonOption = False) -> None:
         console.print(table)
 
 
-def _sizes(texts: list[str]) -> list[int]:
-    """`["100,200", "500"]` -> 100, 200, 500; each once, in the order given."""
-    try:
-        return list(dict.fromkeys(int(size) for text in texts for size in text.replace("_", "").split(",")))
-    except ValueError:
-        raise GatewiseError(f"--edges {' '.join(texts)}: expected whole numbers such as 500 or 100,200.") from None
-
-
-def parse_parameters(method: str, settings: list[str]) -> dict[str, Any]:
-    """The parameters in the `key=value` texts of --set; the last of several values for a key counts."""
-    from gatewise.methods.parameters import parse_parameter
-    from gatewise.methods.registry import find_method
-
-    config, found = find_method(method).config, {}
-    for text in settings:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals:
-            raise GatewiseError(f"--set {text!r} has no '='; write it as key=value.")
-        found[key] = parse_parameter(method, config, key, value)
-    return found
-
-
-def _make_folder(folder: Path) -> None:
-    """Before the work: a search may take hours."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GatewiseError(f"cannot make the folder {folder}: {error.strerror}. Give another with --out.") from error
-
-
 def _label(circuit: Circuit, threshold: float | None) -> str:
     return str(len(circuit)) if threshold is None else f"t{threshold:g}"
-
-
-@contextmanager
-def warnings_as_lines() -> Iterator[None]:
-    """Our own warnings as one line each, without the place in the code."""
-    with warnings.catch_warnings():
-        usual = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, GatewiseWarning):
-                print(f"warning: {message}", file=sys.stderr)
-            else:
-                usual(message, category, *where, **more)
-
-        warnings.showwarning = show
-        yield
 
 
 def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:

@@ -16,7 +16,7 @@ from gatewise.cli.options import (
     MemoryOption,
     SeedOption,
     TaskOption,
-    load,
+    load_task,
 )
 
 
@@ -40,13 +40,11 @@ def evaluate_command(
     from gatewise.circuits.circuit import Circuit
     from gatewise.evaluation import evaluate
     from gatewise.evaluation.table import as_table
-    from gatewise.tasks import task as make_task
 
-    loaded = load(model)
+    loaded, made = load_task(model, task, examples=examples, seed=seed)
     found = [Circuit.load(path, loaded.graph) for path in circuits]
-    pairs = make_task(task, loaded, examples=examples, seed=seed).test
     names = [path.stem for path in circuits]
-    result = evaluate(loaded, pairs, found, random_circuits=random, seed=seed, names=names, memory=memory)
+    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, memory=memory)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
     else:

@@ -12,18 +12,21 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gatewise.cli.discover import parse_parameters, warnings_as_lines
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
     JsonOption,
     MemoryOption,
+    MethodOption,
     ModelArgument,
     SeedOption,
+    SettingsOption,
     StoreOption,
     TaskOption,
-    load,
+    load_task,
     open_store,
+    parse_parameters,
+    warnings_as_lines,
 )
 from gatewise.gate_types import TESTED_LABELS, TestedLabel
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 def gates_command(
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
-    method: Annotated[str, typer.Option(help="How to search; `gatewise methods` lists the methods.")] = "eap",
+    method: MethodOption = "eap",
     edges: Annotated[int | None, typer.Option(help="Edges of the noising circuit [500, if no threshold].")] = None,
     ratio: Annotated[float, typer.Option(help="|Ns| : |Dn|; the denoising circuit has edges / ratio edges.")] = 1.0,
     threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
@@ -59,7 +62,7 @@ def gates_command(
     repeats: Annotated[int, typer.Option(help="For --ablate: pairs of edges drawn from each gate.")] = 30,
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
+    settings: SettingsOption = None,
     store: StoreOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the gates: .safetensors.")] = None,
     export: Annotated[Path | None, typer.Option(help="Folder for the circuits, as JSON for EAP-IG and MIB.")] = None,
@@ -88,7 +91,8 @@ def gates_command(
     if out is not None:
         check_gates_path(out)
     kept = None if store is None else open_store(store)
-    loaded, pairs = _problem(model, task, examples, seed)
+    loaded, made = load_task(model, task, examples=examples, seed=seed)
+    pairs = made.train
     with warnings_as_lines():
         gates = find_gates(
             loaded,
@@ -161,17 +165,6 @@ class _Measures:
         if self.ablations is not None:
             content["ablation"] = self.ablations.to_json()
         return content
-
-
-def _problem(name: str, task: str, examples: int, seed: int) -> tuple[Model, Pairs]:
-    """The model and its pairs; planted models bring their own."""
-    from gatewise.models.planted import planted_pairs
-    from gatewise.tasks import task as make_task
-
-    model = load(name)
-    if name.startswith("planted:"):
-        return model, planted_pairs()
-    return model, make_task(task, model, examples=examples, seed=seed).train
 
 
 def _content(gates: Gates) -> dict[str, Any]:

@@ -10,8 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gatewise.cli.discover import parse_parameters, warnings_as_lines
-from gatewise.cli.options import JsonOption
+from gatewise.cli.options import (
+    JsonOption,
+    parse_parameters,
+    warnings_as_lines,
+    whole_numbers,
+)
 from gatewise.errors import GatewiseError
 
 
@@ -60,7 +64,7 @@ def reproduce_command(
         "model": model,
         "tasks": _names(tasks),
         "methods": _names(methods),
-        "sizes": None if sizes is None else _numbers(sizes),
+        "sizes": None if sizes is None else tuple(sorted(set(whole_numbers("--sizes", sizes)))),
         "seeds": seeds,
         "stability_seeds": seeds,
         "pairs": pairs,
@@ -96,13 +100,6 @@ def _verdicts(results: Path) -> str:
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError as error:
-        raise GatewiseError(f"--sizes {text}: expected numbers of edges such as 50,100,200.") from error
 
 
 def _parameters(base: Any, settings: list[str]) -> dict[str, dict[str, Any]] | None:

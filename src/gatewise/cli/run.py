@@ -13,28 +13,30 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from gatewise.cli.discover import parse_parameters, warnings_as_lines
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
     JsonOption,
     MemoryOption,
+    MethodOption,
     ModelArgument,
     SeedOption,
+    SettingsOption,
     TaskOption,
-    load,
+    load_task,
+    make_folder,
     open_store,
+    parse_parameters,
+    warnings_as_lines,
+    whole_numbers,
 )
-from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatewise.models.model import Model
     from gatewise.report.data import Command
     from gatewise.report.investigation import Investigation
     from gatewise.report.verdicts import Remark
-    from gatewise.tasks import Task
 
 _MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
 
@@ -42,14 +44,14 @@ _MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "re
 def run_command(
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
-    method: Annotated[str, typer.Option(help="How to search; `gatewise methods` lists the methods.")] = "eap",
+    method: MethodOption = "eap",
     edges: Annotated[int, typer.Option(help="Edges of each circuit.")] = 500,
     sizes: Annotated[str | None, typer.Option(help="Smaller sizes for the slider: 50,100 [halves, for eap].")] = None,
     all_gates: Annotated[bool, typer.Option("--all", help="Test every gate by truth tables (slow).")] = False,
     examples: ExamplesOption = 32,
     random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 2,
     seed: SeedOption = 0,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")] = None,
+    settings: SettingsOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for all files [runs/MODEL-TASK-...].")] = None,
     store: Annotated[str | None, typer.Option(help="Folder or URL that keeps searches [OUT/store].")] = None,
     export: Annotated[
@@ -73,16 +75,16 @@ def run_command(
     def command(changes: Mapping[str, Any]) -> str:
         return _command({**given, **changes}, None if changes else folder)
 
-    smaller = None if sizes is None else _numbers(sizes)
-    _make_folder(folder)
+    smaller = None if sizes is None else whole_numbers("--sizes", sizes)
+    make_folder(folder)
     from gatewise.report.investigation import investigate
 
     kept = open_store(str(folder / "store") if store is None else store)
-    loaded = load(model)
+    loaded, made = load_task(model, task, examples=examples, seed=seed)
     with warnings_as_lines():
         found = investigate(
             loaded,
-            _task(loaded, model, task, examples, seed),
+            made,
             method,
             edges=edges,
             sizes=smaller,
@@ -112,34 +114,8 @@ def _command(given: Mapping[str, Any], out: Path | None) -> str:
     return shlex.join(words)
 
 
-def _task(model: Model, name: str, task: str, examples: int, seed: int) -> Task:
-    """The task's pairs; planted models bring their own."""
-    from gatewise.models.planted import planted_pairs
-    from gatewise.tasks import Task
-    from gatewise.tasks import task as make_task
-
-    if name.startswith("planted:"):
-        pairs = planted_pairs()
-        return Task(pairs.name, pairs, pairs, seed, bos=False)
-    return make_task(task, model, examples=examples, seed=seed)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GatewiseError(f"cannot make the folder {folder}: {error.strerror}. Give another with --out.") from error
-
-
 def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(size) for size in text.replace("_", "").split(",")]
-    except ValueError:
-        raise GatewiseError(f"--sizes {text}: expected whole numbers such as 50,100.") from None
 
 
 def _content(found: Investigation, files: list[Path], command: Command) -> dict[str, Any]:

@@ -9,7 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gatewise.cli.options import JsonOption
+from gatewise.cli.options import (
+    JsonOption,
+    warnings_as_lines,
+)
 
 EXIT_INCOMPLETE = 1
 
@@ -30,7 +33,6 @@ def sweep_command(
 
     Start it again after whatever ended it: it goes on. Exits with 1 if cells failed; they are listed.
     """
-    from gatewise.cli.discover import warnings_as_lines
     from gatewise.sweep import read_grid, run_sweep
 
     asked = read_grid(grid)
