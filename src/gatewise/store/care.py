@@ -15,7 +15,7 @@ from gatewise.store.entries import SCHEMA, circuits_in, parse, value_in
 from gatewise.store.roots import File
 from gatewise.store.runs import Store
 
-Kind = Literal["circuits", "json", "checkpoint", "outdated", "damaged", "temporary"]
+EntryKind = Literal["circuits", "json", "checkpoint", "outdated", "damaged", "temporary"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Entry:
     """Something in a store. `circuits` and `json` are results; `checkpoint`s belong to searches that have not ended."""
 
     key: str
-    kind: Kind
+    kind: EntryKind
     path: str  # or URL
     bytes: int
     modified: float  # seconds since 1970
@@ -104,7 +104,7 @@ def collect(store: Store, *, checkpoints: bool = False) -> list[Entry]:
 
 def _entry(file: File, content: bytes) -> Entry:
     key, _, ending = file.name.rpartition("/")[2].partition(".")
-    kind: Kind = "checkpoint"
+    kind: EntryKind = "checkpoint"
     plain: dict[str, Any] = {}
     problem = ""
     try:
