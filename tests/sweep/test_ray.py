@@ -128,7 +128,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_sweep_of_two_workers_on_s3_equals_the_serial_one(bucket: str, tmp_path: Path) -> None:
-    asked = grid_from({**GRID, "methods": ["eap"]})
+    asked = grid_from({**GRID, "methods": ["eap"], "sizes": 20})
     serial = run_sweep(asked, tmp_path / "serial")
     with cluster(2) as address:
         report = run_sweep(asked, tmp_path / "ray", store=f"{bucket}/runs", ray=address)
