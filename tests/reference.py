@@ -21,28 +21,39 @@ from gatewise.tasks.pairs import Pairs
 
 
 def reference_logits(
-    model: Model, pairs: Pairs, circuit: Circuit, direction: str = "ns", ablation: str = "interchange"
+    model: Model,
+    pairs: Pairs,
+    circuit: Circuit,
+    direction: str = "ns",
+    ablation: str = "interchange",
+    drawn: Tensor | None = None,
 ) -> Tensor:
     """Logits of a circuit at the last position. [example, vocabulary]"""
     net = _Net(model)
     if direction == "dn":
         pairs = pairs.swapped()
-    constants = None
-    if ablation == "zero":
-        constants = {node: torch.zeros(net.d, dtype=model.dtype) for node in model.graph.senders}
-    elif ablation == "mean":
-        constants = _means(net, pairs)
     kept = set(circuit.edges)
-    rows = []
-    for row in range(len(pairs)):
-        length = int(pairs.lengths[row])
-        clean, corrupted = pairs.clean[row, -length:], pairs.corrupted[row, -length:]
-        if constants is None:
-            other = net.run(corrupted, set(model.graph.edges), None)[0]
+    others = reference_others(model, pairs, ablation, drawn)
+    prompts = [pairs.clean[row, -int(pairs.lengths[row]) :] for row in range(len(pairs))]
+    return torch.stack([net.run(clean, kept, other)[1] for clean, other in zip(prompts, others, strict=True)])
+
+
+def reference_others(
+    model: Model, pairs: Pairs, ablation: str = "interchange", drawn: Tensor | None = None
+) -> list[dict[str, Tensor]]:
+    """For each example what removed edges carry by noising. drawn: [sender, example, column, d], for noise ablation"""
+    net, found = _Net(model), []
+    means = _means(net, pairs) if ablation == "mean" else {}
+    for row, length in enumerate(pairs.lengths.tolist()):
+        if ablation == "interchange":
+            found.append(net.run(pairs.corrupted[row, -length:], set(model.graph.edges), None)[0])
+        elif ablation == "noise":
+            assert drawn is not None
+            found.append({node: drawn[i, row, -length:] for i, node in enumerate(model.graph.senders)})
         else:
-            other = {node: value.expand(length, -1) for node, value in constants.items()}
-        rows.append(net.run(clean, kept, other)[1])
-    return torch.stack(rows)
+            zero = torch.zeros(net.d, dtype=model.dtype)
+            found.append({node: means.get(node, zero).expand(length, -1) for node in model.graph.senders})
+    return found
 
 
 def reference_outputs(model: Model, tokens: Tensor) -> dict[str, Tensor]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reference import reference_logits
 from small_models import random_pairs, small_model
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit
 from gatewise.engine.effects import edge_effects
+from gatewise.engine.runs import Ablation
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 
 
@@ -33,6 +37,25 @@ def test_effects_are_those_of_single_runs(architecture: str, direction: str, siz
         after = measures(circuit - graph.circuit([found.edges[place]]))
         assert float(found.kl[place]) == pytest.approx(after[0] - before[0], abs=1e-9)
         assert float(found.margin[place]) == pytest.approx(after[1] - before[1], abs=1e-9)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
+@pytest.mark.parametrize("ablation", ["zero", "mean", "noise"])
+def test_effects_of_other_ablations_are_those_of_the_slow_twin(architecture: str, ablation: Ablation) -> None:
+    model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
+    graph, circuit = model.graph, model.graph.random_circuit(70, seed=3)
+    setting = Setting(model, pairs, ablation=ablation, seed=5)
+    found = edge_effects(setting, circuit=circuit)
+    drawn = setting.runs(setting.batches()[0]).corrupted.outputs
+
+    def measures(c: Circuit) -> torch.Tensor:
+        logits = [reference_logits(model, pairs, one, ablation=ablation, drawn=drawn) for one in (graph.full(), c)]
+        log_p, log_q = (one.log_softmax(-1) for one in logits)
+        return torch.stack([(log_p.exp() * (log_p - log_q)).sum(-1).mean(), pairs.margin(logits[1]).mean()])
+
+    for place in range(0, len(found.edges), 9):
+        expected = measures(circuit - graph.circuit([found.edges[place]])) - measures(circuit)
+        torch.testing.assert_close(torch.stack([found.kl, found.margin])[:, place], expected, atol=1e-9, rtol=0)
 
 
 def test_edges_outside_the_circuit_are_refused() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference import _Net
+from reference import _Net, reference_others
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.engine.runs import Ablation
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.logic.truth import MEASURES, TruthTable, labels_by_test, truth_tables
 from gatewise.models.model import Model
@@ -49,29 +51,52 @@ def test_effects_are_those_of_the_slow_twin(architecture: str, seed: int) -> Non
     tables = truth_tables(model, pairs, circuit, memory=150_000)
     assert {table.context for table in tables} == {"kept", "removed"}
     for table in tables[:: max(1, len(tables) // 8)]:
-        torch.testing.assert_close(table.effects, _slow_effects(model, pairs, circuit, table), atol=1e-9, rtol=0)
+        expected = _slow_effects(model, pairs, circuit, table, reference_others(model, pairs))
+        torch.testing.assert_close(table.effects, expected, atol=1e-9, rtol=0)
 
 
-def _slow_effects(model: Model, pairs: Pairs, circuit: Circuit, table: TruthTable) -> torch.Tensor:
+@pytest.mark.parametrize("ablation", ["zero", "mean", "noise"])
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
+def test_effects_under_other_ablations_are_those_of_the_slow_twin(architecture: str, ablation: Ablation) -> None:
+    model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
+    circuit = model.graph.random_circuit(80, seed=1)
+    setting = Setting(model, pairs, ablation=ablation, seed=5)
+    tables = truth_tables(setting, None, circuit)
+    drawn = setting.runs(setting.batches()[0]).corrupted.outputs
+    for table in tables[:: max(1, len(tables) // 4)]:
+        expected = _slow_effects(model, pairs, circuit, table, reference_others(model, pairs, ablation, drawn))
+        torch.testing.assert_close(table.effects, expected, atol=1e-9, rtol=0)
+
+
+def _slow_effects(
+    model: Model, pairs: Pairs, circuit: Circuit, table: TruthTable, others: list[dict[str, torch.Tensor]]
+) -> torch.Tensor:
     """The effects by one run of the reference engine for each row and example. [measure, which, example]"""
     into = {edge for edge in circuit.edges if edge.endswith("->" + table.receiver)}
     always = set(circuit.edges) - into
     if table.context == "kept":
         always |= into - set(table.edges)
     i, j = table.edges
-    rows = [_slow_row(model, pairs, set(circuit.edges), always | kept, table) for kept in (set(), {i}, {j}, {i, j})]
-    values = torch.stack(rows, dim=1)
+    rows = [always | kept for kept in (set(), {i}, {j}, {i, j})]
+    values = torch.stack([_slow_row(model, pairs, set(circuit.edges), kept, table, others) for kept in rows], dim=1)
     values[2] *= -1
     return values[:, 1:] - values[:, :1]
 
 
-def _slow_row(model: Model, pairs: Pairs, circuit: set[str], kept: set[str], table: TruthTable) -> torch.Tensor:
+def _slow_row(
+    model: Model,
+    pairs: Pairs,
+    circuit: set[str],
+    kept: set[str],
+    table: TruthTable,
+    others: list[dict[str, torch.Tensor]],
+) -> torch.Tensor:
     """At the receiver, margin and KL. [measure, example]"""
     net, everything, node = _Net(model), set(model.graph.edges), table.receiver.partition("<")[0]
     found = []
     for row, length in enumerate(pairs.lengths.tolist()):
         clean, reference = net.run(pairs.clean[row, -length:], everything, None)
-        other, _ = net.run(pairs.corrupted[row, -length:], everything, None)
+        other = others[row]
         now, logits = net.run(pairs.clean[row, -length:], kept, other)
         margin = pairs[row : row + 1].margin(logits[None])[0]
         p, q = reference.log_softmax(dim=-1), logits.log_softmax(dim=-1)

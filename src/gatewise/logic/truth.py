@@ -187,7 +187,8 @@ def _projection(bench: Bench, node: int, change: Tensor) -> Tensor:
     """A node's output along reference - other: 0 is the other run's, 1 the reference's. [row, example]"""
     positions = change.shape[-2]
     now = bench.state.carried([node], positions)[0]
-    direction = (bench.reference.outputs[node] - bench.state.on.other[node])[:, -positions:]
+    real = bench.state.on.layout.real()[:, -positions:, None]  # at padding too, constants differ from the reference
+    direction = (bench.reference.outputs[node] - bench.state.on.other[node])[:, -positions:] * real
     along = [(x * direction).sum(dim=(-1, -2), dtype=torch.float64) for x in (now, change, direction)]
     return (along[0] + along[1]) / along[2].clamp(min=1e-300)
 
