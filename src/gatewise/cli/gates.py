@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from gatewise.cli.interaction import found_table
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
     from gatewise.circuits.graph import Grouping
     from gatewise.logic.ablation import Ablations
     from gatewise.logic.alignment import Misalignment
+    from gatewise.logic.discovery import Interactions
     from gatewise.logic.find import Agreement
     from gatewise.logic.gates import Gates, Rule
     from gatewise.models.model import Model
+    from gatewise.tasks import Task
     from gatewise.tasks.pairs import Pairs
 
 
@@ -51,7 +54,8 @@ def gates_command(
     by: Annotated[str, typer.Option(help="Receivers of gates: port or node.")] = "port",
     joint: Annotated[bool, typer.Option(help="Also search the paper's Ns+Dn circuit.")] = True,
     test: Annotated[
-        bool, typer.Option("--test", help="Test the labels by truth tables of all pairs of edges.")
+        bool,
+        typer.Option("--test", help="Test gates of groups and ports on held-out pairs, and labels by pairs of edges."),
     ] = False,
     score: Annotated[
         bool, typer.Option("--misalignment", help="The paper's misalignment scores, in both contexts.")
@@ -73,7 +77,8 @@ def gates_command(
     """Find a circuit by noising and one by denoising, and split them into AND, OR and ADDER gates.
 
     An edge that only noising finds is AND, one that only denoising finds is OR, one that both find is ADDER. --test
-    measures by truth tables whether the edges behave so.
+    measures how groups of these edges and whole ports act together at their receivers, and whether pairs of edges into
+    one port behave as they were labelled.
 
     Examples:
 
@@ -117,7 +122,7 @@ def gates_command(
         gates.draw(figure)
     measures = _Measures()
     if test:
-        measures.test(loaded, pairs, gates, memory)
+        measures.test(loaded, made, gates, memory)
     if score:
         measures.score(loaded, pairs, gates, memory, seed)
     if ablate:
@@ -134,15 +139,23 @@ class _Measures:
 
     tested: dict[str, TestedLabel] | None = None
     agreement: Agreement | None = None
+    interactions: Interactions | None = None
     misalignment: list[Misalignment] = field(default_factory=list)  # in each context
     ablations: Ablations | None = None
 
-    def test(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None) -> None:
+    def test(self, model: Model, task: Task, gates: Gates, memory: str | None) -> None:
+        from gatewise.logic.discovery import find_interactions
         from gatewise.logic.find import label_agreement
+        from gatewise.logic.interactions import FEWEST
         from gatewise.logic.truth import labels_by_test, truth_tables
 
-        self.tested = labels_by_test(truth_tables(model, pairs, gates.sound, measures=("receiver",), memory=memory))
+        self.tested = labels_by_test(
+            truth_tables(model, task.train, gates.sound, measures=("receiver",), memory=memory)
+        )
         self.agreement = label_agreement(gates, self.tested)
+        if min(len(task.train), len(task.test)) >= FEWEST:
+            found = find_interactions(model, task.train, test=task.test, of=gates.sound, memory=memory)
+            self.interactions = found
 
     def score(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None, seed: int) -> None:
         from gatewise.logic.alignment import CONTEXTS, Sampling, misalignment
@@ -160,6 +173,8 @@ class _Measures:
         content: dict[str, Any] = {}
         if self.agreement is not None:
             content |= {"agreement": self.agreement.to_json(), "tested_labels": self.tested}
+        if self.interactions is not None:
+            content["interactions"] = self.interactions.to_json()
         if self.misalignment:
             content["misalignment"] = {one.context: one.to_json() for one in self.misalignment}
         if self.ablations is not None:
@@ -197,6 +212,8 @@ def _show(gates: Gates, measures: _Measures, out: Path | None) -> None:
     outside = gates.outside()
     if outside is not None:
         console.print(f"{outside:.0%} of the Ns+Dn circuit's edges are in neither circuit.", highlight=False)
+    if measures.interactions is not None:
+        _show_interactions(console, measures.interactions)
     if measures.agreement is not None:
         _show_agreement(console, measures.agreement)
     if measures.misalignment:
@@ -205,6 +222,16 @@ def _show(gates: Gates, measures: _Measures, out: Path | None) -> None:
         console.print(_ablation_table(measures.ablations))
     if out is not None:
         console.print(f"written to {out}", highlight=False, markup=False)
+
+
+def _show_interactions(console: Console, found: Interactions) -> None:
+    if len(found):
+        console.print(found_table(found))
+    console.print(
+        f"{len(found)} of {len(found.tested)} gates tested on held-out pairs stand, of {found.looked_at} receivers; "
+        f"shares of the margin between the runs.",
+        highlight=False,
+    )
 
 
 def _show_agreement(console: Console, agreement: Agreement) -> None:

@@ -73,7 +73,7 @@ def load_task(model: str, task: str, *, examples: int, seed: int) -> tuple[Model
 
     loaded = load(model)
     if model.startswith("planted:"):
-        pairs = planted_pairs()
+        pairs = planted_pairs(8)  # all alike, and as many as an interval needs
         return loaded, Task(pairs.name, pairs, pairs, seed, bos=False)
     return loaded, make_task(task, loaded, examples=examples, seed=seed)
 

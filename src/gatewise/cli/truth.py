@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def truth_command(
-    models: Annotated[int, typer.Option(help="Random planted models.")] = 100,
+    models: Annotated[int | None, typer.Option(help="Planted models [100; with --gates 20 of each kind].")] = None,
+    gates: Annotated[
+        bool, typer.Option("--gates", help="Judge gates across ports and of groups on every planted kind, instead.")
+    ] = False,
     nested: Annotated[bool, typer.Option("--nested", help="Gates read gates.")] = False,
     noise: Annotated[float, typer.Option(help="Deviation of stray weights and of what sources emit.")] = 0.0,
     methods: Annotated[str, typer.Option(help="Of eap,acdc,edge-pruning (slow); none for none.")] = "eap,acdc",
@@ -33,9 +37,14 @@ def truth_command(
     Example:
 
         gatewise truth --models 10 --methods eap
+        gatewise truth --gates --noise 0.05
     """
+    if gates:
+        _show_kinds(20 if models is None else models, noise, seed, as_json)
+        return
     from gatewise.paper.ground_truth import Study, benchmark
 
+    models = 100 if models is None else models
     study = Study(models, nested, noise, fan_in, share, seed)
     result = benchmark(study, _names(methods), _names(baselines))
     if as_json:
@@ -50,6 +59,22 @@ def truth_command(
         f"Seconds per model: {seconds}.",
         highlight=False,
     )
+
+
+def _show_kinds(models: int, noise: float, seed: int, as_json: bool) -> None:
+    """Error of the gate index, right labels, gates found (or seen where none is) and groups recovered, by kind."""
+    from gatewise.paper.gate_truth import kind_rows
+
+    rows = kind_rows(models, noise, seed)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    table = Table("kind", "error of gamma", "label right", "found", "false", "Rand index", box=box.SIMPLE_HEAD)
+    for row in rows:
+        seen = (f"{row.found:.0%}", "-") if row.gate else ("-", f"{row.found:.0%}")
+        index = "-" if row.rand_index is None else f"{row.rand_index:.2f}"
+        table.add_row(row.kind, f"{row.gamma_error:.3f}", f"{row.right_label:.0%}", *seen, index)
+    Console().print(table)
 
 
 def _names(text: str) -> list[str]:

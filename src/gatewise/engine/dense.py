@@ -41,6 +41,10 @@ class DenseEngine:
         value, into_mask, _ = self._differentiate(mask, lambda last: loss(self.model.unembed(last)))
         return value, into_mask
 
+    def mask_gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """The gradient with respect to the mask of a loss of the last residual. [port, sender]"""
+        return self._differentiate(mask, loss)[1]
+
     def at_senders(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Outputs of all senders [sender, example, window, d], and the gradient of a loss of the residual there."""
         _, _, into_senders = self._differentiate(mask, loss)

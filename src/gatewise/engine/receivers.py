@@ -66,6 +66,9 @@ class Receivers:
     def ports(self, node: int) -> tuple[int, ...]:
         return (len(self.graph.ports) - 1,) if node == LOGITS else self.graph.ports_of_sender[node]
 
+    def _stage(self, node: int) -> int:
+        return len(self.graph.stages) - 1 if node == LOGITS else self.graph.stage_of_sender[node]
+
     def gradient(self, sender: int, side: int | None = None) -> Tensor:
         """Of the margin at a sender's output: mean of the two runs, or of one. [example, window, d]"""
         row = self._gradient_row[sender]
@@ -79,13 +82,90 @@ class Receivers:
         """
         none = torch.zeros_like(clean[:1])
         clean, siblings = torch.cat([none, clean]), torch.cat([torch.zeros_like(siblings[:1]), siblings])
+        coupled = node != LOGITS and len(self.model.siblings(node)) > 1
+        rows = torch.cat([clean.flatten(1), siblings[:, None] & coupled], dim=1)
+        rows, which = rows.unique(dim=0, return_inverse=True)
+        clean, siblings = rows[:, :-1].reshape(-1, *clean.shape[1:]), rows[:, -1]
         if node == LOGITS:
-            found = self.margin(self._inputs(len(self.graph.stages) - 1, clean[:, 0], last=True)[:, :, -1])
-            return found[1:] - found[0]
-        gradient = torch.stack([self.gradient(writer) for writer in self.model.siblings(node)])
-        parts = self._in_parts(node, clean, siblings)
-        found = torch.cat([_product(self.outputs(node, *part), gradient[:, None]) for part in parts])
+            found = self.margin(self._inputs(self._stage(node), clean[:, 0], last=True)[:, :, -1])
+        else:
+            parts = self._in_parts(node, clean, siblings)
+            found = torch.cat([self._along_gradient(node, self.outputs(node, *part)) for part in parts])
+        found = found[which.to(found.device)]
         return found[1:] - found[0]
+
+    def _along_gradient(self, node: int, outputs: Tensor) -> Tensor:
+        """[writer, row, example, window, d] -> [row, example] in float64"""
+        gradient = torch.stack([self.gradient(writer) for writer in self.model.siblings(node)])
+        return (outputs * gradient[:, None]).sum(dim=(0, -1, -2), dtype=torch.float64)
+
+    def _worth(self, node: int, inputs: Sequence[Tensor], siblings: Tensor) -> Tensor:
+        """What the node puts out from the inputs of its ports [row, example, window, d] each. -> [row, example]"""
+        if node == LOGITS:
+            return self.margin(inputs[0][:, :, -1])
+        rows = torch.arange(len(siblings), device=self.delta.device)
+        return self._along_gradient(node, self._from_inputs(node, [(x, rows) for x in inputs], siblings))
+
+    def slopes(self, node: int, clean: Tensor, siblings: Tensor, senders: Sequence[int]) -> Tensor:
+        """What each edge is worth to first order where these edges are clean, summed over examples.
+
+        -> [row, port of the node, sender]; edges outside the circuit have one, too.
+        """
+        delta = self.delta[senders]
+        found = []
+        for part in self._in_parts(node, clean, siblings):
+            with torch.enable_grad():
+                inputs = [self._inputs(self._stage(node), part[0][:, i]) for i in range(clean.shape[1])]
+                inputs = [x.detach().requires_grad_(True) for x in inputs]
+                total = self._worth(node, inputs, part[1]).sum()
+            gradients = torch.stack(torch.autograd.grad(total, inputs), dim=1)  # [row, port, example, window, d]
+            found.append((gradients.flatten(2) @ delta.flatten(1).T).double().cpu())
+        return torch.cat(found)
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Where the difference of every edge's Ns and Dn score arises, summed over examples. [part, port, sender]
+
+            s_ns - s_dn  =  delta . (J - J~)^T gbar  [in the receiver]  +  delta . Jbar^T (g - g~)  [downstream]
+
+        J and J~ are the receiver's Jacobians on the clean and the corrupted run, g and g~ the gradients at its output,
+        bars their means. The second tensor has s_ns and s_dn themselves. Positive: being clean helps.
+        """
+        shape = (2, len(self.graph.ports), len(self.graph.senders))
+        arising, scores = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+        for index in range(1, len(self.graph.stages)):
+            ports, reads = self.graph.port_slices[index], self.graph.stages[index].reads
+            pulled = self._pulled_back(index)  # [run of J, run of g, port, example, window, d]
+            delta = self.delta[:reads, :, -pulled.shape[-2] :].flatten(1)
+            worth = (pulled.flatten(3) @ delta.T).double().cpu() * self.kept[ports, :reads]
+            arising[0, ports, :reads] = (worth[0] - worth[1]).mean(dim=0)
+            arising[1, ports, :reads] = (worth[:, 0] - worth[:, 1]).mean(dim=0)
+            scores[:, ports, :reads] = torch.stack([worth[0, 0], worth[1, 1]])
+        return arising, scores
+
+    def _pulled_back(self, index: int) -> Tensor:
+        """Gradients at the outputs of a stage's nodes on each run, taken to its ports on each run."""
+        inputs = [self.port_inputs(index, side) for side in reversed(_SIDES)]  # clean first, as in `gradients`
+        if index == len(self.graph.stages) - 1:  # no output whose gradient could differ: all is local
+            found = torch.stack([self._slope_of_margin(x[:, :, -1:]) for x in inputs])
+            return torch.stack([found, found], dim=1)
+        nodes, ports = self.graph.sender_slices[index], self.graph.port_slices[index]
+        writers = range(nodes.start, nodes.stop)
+        into = [torch.stack([self.gradient(writer, run) for writer in writers]) for run in (0, 1)]
+        stage, rows = self.model.stages[index - 1], []
+        more = (self.layout, self.runs.prefix[index - 1]) if isinstance(stage, Attention) else ()
+        for shared in inputs:
+            x = shared.expand(ports.stop - ports.start, *shared.shape[1:]).detach().clone().requires_grad_(True)
+            with torch.enable_grad():
+                out = stage(x, *more)
+            rows.append(torch.stack([torch.autograd.grad(out, x, one, retain_graph=True)[0] for one in into]))
+        return torch.stack(rows)
+
+    def _slope_of_margin(self, x: Tensor) -> Tensor:
+        """The margin's gradient at the logits' input. [1, example, 1, d]"""
+        x = x.detach().requires_grad_(True)
+        with torch.enable_grad():
+            total = self.margin(x[0, :, -1]).sum()
+        return torch.autograd.grad(total, x)[0]
 
     @torch.no_grad()
     def margins_with(self, node: int, outputs: Tensor, side: Side) -> Tensor:
@@ -112,23 +192,30 @@ class Receivers:
     @torch.no_grad()
     def outputs(self, node: int, clean: Tensor, siblings: Tensor) -> Tensor:
         """What the node, or its whole layer if a norm couples that, writes. [writer, row, example, window, d]"""
-        index = self.graph.stage_of_sender[node]
+        index = self._stage(node)
+        found = []
+        for place in range(clean.shape[1]):
+            rows, which = clean[:, place].unique(dim=0, return_inverse=True)
+            found.append((self._inputs(index, rows), which.to(self.delta.device)))
+        return self._from_inputs(node, found, siblings)
+
+    def _from_inputs(self, node: int, inputs: Sequence[tuple[Tensor, Tensor]], siblings: Tensor) -> Tensor:
+        """The same from the different inputs of each port [input, example, window, d], and which of them rows have."""
+        index = self._stage(node)
         local, stage = node - self.graph.sender_slices[index].start, self.model.stages[index - 1]
         if not isinstance(stage, Attention):
-            return stage(self._inputs(index, clean[:, 0])[None], [local])
+            x, which = inputs[0]
+            return stage(x[None], [local])[:, which]
         head = torch.tensor([local], device=self.delta.device)
         projected: dict[Kind, Tensor] = {}
-        for place, port in enumerate(self.ports(node)):
-            rows, which = clean[:, place].unique(dim=0, return_inverse=True)
-            x = self._inputs(index, rows)[None]
+        for port, (x, which) in zip(self.ports(node), inputs, strict=True):
             for kind in kinds_of(self.graph, port):
-                projected[kind] = stage.project(kind, x, self.layout, head)[:, which.to(x.device)]
+                projected[kind] = stage.project(kind, x[None], self.layout, head)[:, which]
         gathered = self._attend(stage, index, projected, head)
         if stage.joint_norm is None:
             return stage.shares(gathered, head)
-        everyone = self._both_sides(index, stage)[:, siblings.long()]
-        everyone[local] = gathered[0]
-        return stage.write(everyone)
+        others = self._both_sides(index, stage)[:, siblings.long()]
+        return stage.write(torch.cat([others[:local], gathered, others[local + 1 :]]))
 
     def port_inputs(self, index: int, side: Side) -> Tensor:
         """Inputs of all ports of a stage on one side. [port or 1 (all read the same), example, window, d]"""
@@ -162,7 +249,8 @@ class Receivers:
 
     def _in_parts(self, node: int, clean: Tensor, siblings: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Rows in parts that fit the memory of a few copies of the residual stream."""
-        copies = 2 + len(self.ports(node)) + len(self.model.siblings(node))
+        writers = 0 if node == LOGITS else len(self.model.siblings(node))
+        copies = 2 + len(self.ports(node)) + writers
         size = max(1, ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
         return list(zip(clean.split(size), siblings.split(size), strict=True))
 
@@ -204,11 +292,6 @@ class Batches:
             if self._fits:
                 self._kept[place] = found
             yield found
-
-
-def _product(outputs: Tensor, gradient: Tensor) -> Tensor:
-    """[writer, row, example, window, d] . [writer, 1, example, window, d] -> [row, example] in float64"""
-    return (outputs * gradient).sum(dim=(0, -1, -2), dtype=torch.float64)
 
 
 def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:

@@ -3,33 +3,43 @@
 from gatewise.logic.ablation import Ablations, ablate_gates
 from gatewise.logic.alignment import Misalignment, MisalignmentCurve, Sampling, misalignment, misalignment_curve
 from gatewise.logic.contribution import Contributions, gate_contributions
+from gatewise.logic.discovery import Interactions, find_interactions
 from gatewise.logic.find import Agreement, find_gates, label_agreement
 from gatewise.logic.gates import Gate, Gates, split_gates
 from gatewise.logic.interactions import Interaction, interaction
 from gatewise.logic.minimal import MinimalCheck, check_minimal
+from gatewise.logic.standins import Backup, backups, complete
+from gatewise.logic.telescoping import Partners, partners
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
 
 __all__ = [
     "Ablations",
     "Agreement",
+    "Backup",
     "Contributions",
     "Gate",
     "Gates",
     "Interaction",
+    "Interactions",
     "MinimalCheck",
     "Misalignment",
     "MisalignmentCurve",
+    "Partners",
     "Sampling",
     "TruthTable",
     "ablate_gates",
+    "backups",
     "check_minimal",
+    "complete",
     "find_gates",
+    "find_interactions",
     "gate_contributions",
     "interaction",
     "label_agreement",
     "labels_by_test",
     "misalignment",
     "misalignment_curve",
+    "partners",
     "split_gates",
     "truth_tables",
 ]

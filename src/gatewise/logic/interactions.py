@@ -15,6 +15,7 @@ the same sign and an interval without 0: with the rest of the model clean, and w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -271,7 +272,7 @@ def interaction(
 
 
 @dataclass(frozen=True, eq=False)
-class Gate:
+class Candidate:
     """A receiver and the groups whose interaction is asked about, by indices."""
 
     receiver: str
@@ -295,7 +296,7 @@ def check(model: Model, pairs: Pairs, circuit: Circuit | None) -> None:
         raise GatewiseError(f"an interval over pairs needs at least {FEWEST} of them, got {len(pairs)}.")
 
 
-def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: Circuit | None = None) -> Gate:
+def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: Circuit | None = None) -> Candidate:
     """What the user typed, as indices; or one line about what is wrong with it."""
     if rest not in ("corrupted", "clean", "player"):
         raise GatewiseError(f"rest is 'corrupted', 'clean' or 'player', got {rest!r}.")
@@ -305,16 +306,30 @@ def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: 
     if rest == "player" and REST in groups:
         raise GatewiseError(f"{REST!r} is the name of the other edges as a player; name the group otherwise.")
     node = find_node(graph, receiver)
+    ports, kept = _into(graph, node, circuit)
+    masks = {group: _group_mask(graph, node, ports, kept, group, members) for group, members in groups.items()}
+    _check_disjoint(graph, ports, masks)
+    return replace(gate_of_masks(graph, node, masks, circuit), rest=rest)
+
+
+def gate_of_masks(graph: Graph, node: int, groups: Mapping[str, Tensor], circuit: Circuit | None = None) -> Candidate:
+    """Groups given as [port of the node, sender] of bool each; what is left of the node's edges is the rest."""
+    ports, kept = _into(graph, node, circuit)
+    masks = torch.stack(list(groups.values()))
+    spelled = {group: _edges(graph, ports, mask) for group, mask in groups.items()}
+    everything = torch.cat([masks, kept[None] & ~masks.any(dim=0)])
+    return Candidate(_node_name(graph, node), node, spelled, "corrupted", everything)
+
+
+def _into(graph: Graph, node: int, circuit: Circuit | None) -> tuple[tuple[int, ...], Tensor]:
+    """Ports of a node, and their edges in the circuit. [port of the node, sender] of bool"""
     ports = (len(graph.ports) - 1,) if node == LOGITS else graph.ports_of_sender[node]
-    name = "logits" if node == LOGITS else graph.senders[node]
-    kept = graph.edge_index[list(ports)] >= 0
-    if circuit is not None:
-        kept = graph.matrix(circuit.mask)[list(ports)]
-    masks = [_group_mask(graph, name, ports, kept, group, members) for group, members in groups.items()]
-    _check_disjoint(graph, ports, list(groups), masks)
-    everything = torch.stack(masks).any(dim=0)
-    spelled = {group: _edges(graph, ports, mask) for group, mask in zip(groups, masks, strict=True)}
-    return Gate(name, node, spelled, rest, torch.stack([*masks, kept & ~everything]))
+    kept = graph.edge_index >= 0 if circuit is None else graph.matrix(circuit.mask)
+    return ports, kept[list(ports)]
+
+
+def _node_name(graph: Graph, node: int) -> str:
+    return "logits" if node == LOGITS else graph.senders[node]
 
 
 def find_node(graph: Graph, name: str) -> int:
@@ -331,9 +346,10 @@ def find_node(graph: Graph, name: str) -> int:
 
 
 def _group_mask(
-    graph: Graph, receiver: str, ports: Sequence[int], kept: Tensor, group: str, members: str | Sequence[str]
+    graph: Graph, node: int, ports: Sequence[int], kept: Tensor, group: str, members: str | Sequence[str]
 ) -> Tensor:
     """The edges of a group. [port of the node, sender] of bool"""
+    receiver = _node_name(graph, node)
     mask = torch.zeros_like(kept)
     for member in [members] if isinstance(members, str) else members:
         if "->" not in member:
@@ -364,19 +380,18 @@ def _port(graph: Graph, receiver: str, ports: Sequence[int], name: str) -> int:
     return ports.index(found)
 
 
-def _check_disjoint(graph: Graph, ports: Sequence[int], names: Sequence[str], masks: Sequence[Tensor]) -> None:
-    for i, one in enumerate(masks):
-        for j, other in enumerate(masks[:i]):
-            if bool((one & other).any()):
-                edge = _edges(graph, ports, one & other)[0]
-                raise GatewiseError(f"groups {names[j]!r} and {names[i]!r} share {edge}; groups are disjoint.")
+def _check_disjoint(graph: Graph, ports: Sequence[int], masks: Mapping[str, Tensor]) -> None:
+    for (one, first), (other, second) in itertools.combinations(masks.items(), 2):
+        if bool((first & second).any()):
+            edge = _edges(graph, ports, first & second)[0]
+            raise GatewiseError(f"groups {one!r} and {other!r} share {edge}; groups are disjoint.")
 
 
 def _edges(graph: Graph, ports: Sequence[int], mask: Tensor) -> tuple[str, ...]:
     return tuple(f"{graph.senders[sender]}->{graph.ports[ports[place]]}" for place, sender in mask.nonzero().tolist())
 
 
-def measure(on: Batches, gates: Sequence[Gate]) -> tuple[list[Tensor], Tensor]:
+def measure(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:
     """Worth of all sets of players of gates [set, example] each, and the margin's difference between runs [example]."""
     found: list[list[Tensor]] = [[] for _ in gates]
     totals = []
@@ -404,7 +419,7 @@ def in_context(table: Tensor, groups: int, rest: Rest) -> Tensor:
     return without if rest == "corrupted" else with_rest - with_rest[:1]
 
 
-def confirmed(on: Batches, tested: Sequence[tuple[Gate, Interaction]]) -> list[Interaction]:
+def confirmed(on: Batches, tested: Sequence[tuple[Candidate, Interaction]]) -> list[Interaction]:
     """The same interactions, with what the largest dividend of each becomes on the margin of the whole model."""
     contrasts = [_contrast(gate, found) for gate, found in tested]
     margins: list[list[Tensor]] = [[] for _ in tested]  # [side, example] of each batch
@@ -422,7 +437,7 @@ def confirmed(on: Batches, tested: Sequence[tuple[Gate, Interaction]]) -> list[I
     return results
 
 
-def _contrast(gate: Gate, found: Interaction) -> Callable[[Receivers], Tensor]:
+def _contrast(gate: Candidate, found: Interaction) -> Callable[[Receivers], Tensor]:
     """The sum behind the largest dividend, on the true margin. -> [side, example]"""
     names = found.interaction[0]
     members = [i for i, name in enumerate(found.players) if name in names]

@@ -1,0 +1,121 @@
+"""`gatewise interaction`: how groups of edges into one node act together."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gatewise.cli.options import ExamplesOption, JsonOption, MemoryOption, ModelArgument, SeedOption, TaskOption, load
+from gatewise.errors import GatewiseError
+
+if TYPE_CHECKING:
+    from gatewise.logic.discovery import Interactions
+    from gatewise.logic.interactions import Interaction, Rest
+    from gatewise.statistics import Interval
+
+
+def interaction_command(
+    model: ModelArgument,
+    receiver: Annotated[str, typer.Argument(help="A node that reads: a head (a23.h3), an MLP (m18) or logits.")],
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group", "-g", help="NAME=EDGE,EDGE,... or NAME=PORT, once for each group [each port of a head]."
+        ),
+    ] = None,
+    rest: Annotated[str, typer.Option(help="What the node's other edges carry: corrupted or clean; or player.")] = (
+        "corrupted"
+    ),
+    task: TaskOption = "ioi",
+    examples: ExamplesOption = 64,
+    seed: SeedOption = 0,
+    memory: MemoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Test how groups of edges into one node act together: AND, OR, ADDER or something else.
+
+    All sets of groups are made clean at the node, the others corrupted; what the node then puts out is valued along the
+    gradient of the margin, and the strongest interaction is repeated on the margin of the whole model.
+
+    Examples:
+
+        gatewise interaction smollm2-135m a23.h3 --examples 16
+        gatewise interaction smollm2-135m a23.h3 -g "edge=m18->a23.h3<k>" --rest player --examples 16
+    """
+    from gatewise.logic.interactions import interaction
+    from gatewise.tasks import task as make_task
+
+    loaded = load(model)
+    groups = dict(map(_parse, group)) if group else {kind: f"<{kind}>" for kind in "qkv"}
+    pairs = make_task(task, loaded, examples=examples, seed=seed).train
+    found = interaction(loaded, pairs, receiver, groups, rest=cast("Rest", rest), memory=memory)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    console = Console()
+    console.print(_table(found))
+    console.print(_players(found))
+    console.print(verdict(found), highlight=False, markup=False)
+
+
+def _parse(text: str) -> tuple[str, list[str]]:
+    name, equals, members = text.partition("=")
+    if not equals or not name or not members:
+        raise GatewiseError(f"a group is NAME=EDGE,EDGE,... or NAME=PORT, got {text!r}.")
+    return name, members.split(",")
+
+
+def _table(found: Interaction) -> Table:
+    table = Table("clean", "worth", "95 %", "beyond its subsets", "95 %", box=box.SIMPLE_HEAD)
+    for names, worth in found.intervals["values"].items():
+        more = found.intervals["dividends"][names]
+        table.add_row(" ".join(sorted(names)), _value(worth), _range(worth), _value(more), _range(more))
+    return table
+
+
+def _players(found: Interaction) -> Table:
+    table = Table("group", "edges", "n", "d", "gate index", "95 %", box=box.SIMPLE_HEAD)
+    for name in found.players:
+        edges = str(len(found.groups[name])) if name in found.groups else "all others"
+        n, d, gamma = (found.intervals[key][name] for key in ("ns", "dn", "gamma"))
+        table.add_row(name, edges, _value(n), _value(d), _value(gamma), _range(gamma))
+    return table
+
+
+def verdict(found: Interaction) -> str:
+    """The label in a sentence, and whether the whole model says the same."""
+    names, size = found.interaction
+    said = f"{found.receiver} is {found.label} of {', '.join(found.members)}; {' x '.join(sorted(names))} "
+    said += f"{_value(size)} ({_range(size)})"
+    if found.confirmed is not None:
+        sides = [f"{side} {_value(one)} ({_range(one)})" for side, one in found.confirmed.on_margin.items()]
+        said += f"; on the margin, with the rest of the model {', '.join(sides)}: "
+        said += "confirmed" if found.confirmed else "not confirmed"
+    return said + "."
+
+
+def found_table(found: Interactions, most: int = 20) -> Table:
+    """Tested gates that stand, one row each."""
+    columns = ("receiver", "gate", "groups (edges)", "strongest interaction", "95 %", "gate index", "confirmed")
+    table = Table(*columns, box=box.SIMPLE_HEAD)
+    for one in found.found[:most]:
+        names, size = one.interaction
+        groups = ", ".join(f"{name} ({len(edges)})" for name, edges in one.groups.items())
+        indices = ", ".join(f"{name} {value:+.2f}" for name, value in one.gamma.items())
+        stands = "" if one.confirmed is None else "yes" if one.confirmed else "no"
+        strongest = f"{' x '.join(sorted(names))} {_value(size)}"
+        table.add_row(one.receiver, one.label, groups, strongest, _range(size), indices, stands)
+    return table
+
+
+def _value(found: Interval) -> str:
+    return f"{found.value:+.3f}"
+
+
+def _range(found: Interval) -> str:
+    return f"{found.low:+.3f} to {found.high:+.3f}"

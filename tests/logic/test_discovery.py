@@ -1,0 +1,54 @@
+"""Finding gates: what is tested is what `interaction` gives on the held-out pairs, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import random_pairs, small_model
+
+from gatewise.errors import GatewiseError
+from gatewise.logic.discovery import find_interactions
+from gatewise.logic.interactions import interaction
+from gatewise.models.planted_kinds import planted_kind
+
+PAIRS = random_pairs(lengths=(6, 4) * 8)
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
+def test_tests_are_interactions_on_held_out_pairs(architecture: str, within: bool) -> None:
+    model = small_model(architecture, dtype=torch.float64)
+    circuit = model.graph.random_circuit(70, seed=1) if within else None
+    found = find_interactions(model, PAIRS, circuit, most=3)
+    assert 0 < len(found.tested) <= 6
+    for one in found.tested[:3]:
+        options = {"rest": one.rest, "circuit": circuit, "confirm": one.confirmed is not None}
+        expected = interaction(model, PAIRS[8:], one.receiver, one.groups, **options)  # type: ignore[arg-type]
+        torch.testing.assert_close(one.table, expected.table, atol=1e-9, rtol=0)
+        assert one.label == expected.label
+        if one.confirmed is not None and expected.confirmed is not None:
+            here, there = (one.confirmed.on_margin["clean"].value, expected.confirmed.on_margin["clean"].value)
+            assert here == pytest.approx(there, abs=1e-9)
+    sizes = [abs(one.interaction[1].value) for one in found.tested]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(one.p <= 0.05 for one in found)
+    assert len(found.to_json()["tested"]) == len(found.tested)
+
+
+def test_groups_are_made_of_the_edges_asked_for() -> None:
+    kind = planted_kind("and-of-groups", examples=32)
+    of = kind.model.graph.circuit(["A1->B", "A2->B", "A6->B"])
+    (found,) = find_interactions(kind.model, kind.pairs, of=of).found
+    assert {frozenset(edges) for edges in found.groups.values()} == {
+        frozenset({"A1->B", "A2->B"}),
+        frozenset({"A6->B"}),
+    }
+    assert found.label == "AND"
+
+
+def test_refusals() -> None:
+    model = small_model("gpt2")
+    with pytest.raises(GatewiseError, match="at least 8"):
+        find_interactions(model, PAIRS[:10])
+    with pytest.raises(GatewiseError, match="ports, partners; got roles"):
+        find_interactions(model, PAIRS, groupings=["roles"])  # type: ignore[list-item]
