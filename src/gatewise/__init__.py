@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from gatewise.circuits import Circuit, Graph
     from gatewise.engine import run_circuit, run_circuits
     from gatewise.engine.effects import Effects, edge_effects
+    from gatewise.engine.metrics import Metric
+    from gatewise.engine.setting import Setting
     from gatewise.errors import GatewiseError
     from gatewise.evaluation import Evaluation, check_task, evaluate
     from gatewise.logic import (
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
         split_gates,
         truth_tables,
     )
-    from gatewise.methods import Scores, discover, score_edges
+    from gatewise.methods import Method, Scores, discover, score_edges
     from gatewise.models import Model, load_model
     from gatewise.report import investigate
     from gatewise.tasks import Pairs, Task, task
@@ -41,9 +43,12 @@ _HOME = {
     "Graph": "circuits",
     "Interaction": "logic",
     "Interactions": "logic",
+    "Method": "methods",
+    "Metric": "engine.metrics",
     "Model": "models",
     "Pairs": "tasks",
     "Scores": "methods",
+    "Setting": "engine.setting",
     "Task": "tasks",
     "check_task": "evaluation",
     "backups": "logic",
@@ -73,9 +78,12 @@ __all__ = [
     "Graph",
     "Interaction",
     "Interactions",
+    "Method",
+    "Metric",
     "Model",
     "Pairs",
     "Scores",
+    "Setting",
     "Task",
     "backups",
     "check_task",

@@ -9,6 +9,7 @@ any more is passed over, so that the rest is filled with edges between included 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -65,18 +66,19 @@ class _Connected:
         return found
 
     def select(self, size: int) -> Tensor:
-        while len(self.chosen) < size:
+        self._grow(size, self._ways)
+        while len(self.chosen) < size:  # what is left needs more edges than are missing
             before = len(self.chosen)
-            self._grow(size)
-            if len(self.chosen) == before:  # only paths of two new edges or more are left, and one edge is missing
+            self._grow(size, self._short_ways)
+            if len(self.chosen) == before:  # one is missing, and a new node takes two
                 self._drop_weakest()
-        mask = torch.zeros(len(self.order), dtype=torch.bool)
+        mask = torch.zeros(self.graph.n_edges, dtype=torch.bool)
         mask[list(self.chosen)] = True
         return mask
 
-    def _grow(self, size: int) -> None:
+    def _grow(self, size: int, ways: Callable[[], tuple[list[int], list[int]]]) -> None:
         """Take edges in order of strength, each with its closing, while they fit."""
-        into, onward = self._ways()
+        into, onward = ways()
         for edge in self.order:
             if edge in self.chosen:
                 continue
@@ -87,7 +89,7 @@ class _Connected:
             nodes = {node for one in new for node in (self.sender[one], self.receiver[one])}
             if not nodes <= self.included:
                 self.included |= nodes
-                into, onward = self._ways()
+                into, onward = ways()
             if len(self.chosen) == size:
                 return
 
@@ -103,7 +105,7 @@ class _Connected:
                 continue
             ways = [(self._join(weakest[self.sender[edge]], edge), edge) for edge in self.best[node]]
             weakest[node], into[node] = min(ways)
-        weakest = [(len(self.order), 0)] * (self.output + 1)
+        weakest = [(self.graph.n_edges, 0)] * (self.output + 1)
         for node in range(self.output, -1, -1):
             if node == self.output or node in self.included:
                 weakest[node], onward[node] = (-1, 0), -1
@@ -111,6 +113,18 @@ class _Connected:
                 sender, way = self.sender[edge], self._join(weakest[node], edge)
                 if sender not in self.included and way < weakest[sender]:
                     weakest[sender], onward[sender] = way, edge
+        return into, onward
+
+    def _short_ways(self) -> tuple[list[int], list[int]]:
+        """The same by single edges: from a source, and to the logits."""
+        into, onward = [-1] * (self.output + 1), [-1] * (self.output + 1)
+        for node in range(self.output):
+            if node in self.included:
+                continue
+            onward[node] = next(edge for edge in self.best[self.output] if self.sender[edge] == node)
+            if node not in self.sources:
+                direct = [edge for edge in self.best[node] if self.sender[edge] in self.sources]
+                into[node] = min(direct, key=self.rank.__getitem__)
         return into, onward
 
     def _join(self, way: tuple[int, int], edge: int) -> tuple[int, int]:
@@ -134,7 +148,7 @@ class _Connected:
             rest = self.graph.circuit(sorted(self.chosen - {edge}))
             if len(rest.connected()) == len(rest):
                 self.chosen.remove(edge)
-                self.included = {n for one in self.chosen for n in (self.sender[one], self.receiver[one])}
+                self.included = {node for one in self.chosen for node in (self.sender[one], self.receiver[one])}
                 self.order.remove(edge)  # not again
                 return
         raise AssertionError("a connected circuit has an edge that can go")

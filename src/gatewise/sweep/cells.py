@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,7 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import Evaluation, evaluate
 from gatewise.methods import discover
-from gatewise.methods.contract import Problem, SearchDirection
+from gatewise.methods.contract import SEARCH_DIRECTIONS, Problem, SearchDirection
 from gatewise.methods.record import ingredients
 from gatewise.methods.search import configured
 from gatewise.models import load_model
@@ -33,13 +33,13 @@ def cell_ingredients(cell: Cell) -> dict[str, Any]:
     with _threads(cell.threads):
         model, task = loaded(cell.model, cell.dtype), _task(cell)
         method, config = configured(cell.method, dict(cell.parameters))
-        direction, setting = _direction(cell), Setting(model, task.train, seed=cell.seed, memory=cell.memory)
+        direction, setting = _direction(cell.direction), Setting(model, task.train, seed=cell.seed, memory=cell.memory)
         problem = Problem(
             setting, (direction,), {direction: cell.sizes} if cell.sizes else {}, cell.threshold, seed=cell.seed
         )
         return {
             "what": "cell of a sweep",
-            "cell": asdict(cell),
+            "cell": {name: value for name, value in asdict(cell).items() if name != "together"},
             "search": ingredients(problem, method, config),
             "test": task.test.fingerprint,
         }
@@ -56,10 +56,11 @@ def _compute(cell: Cell, store: Store) -> dict[str, Any]:
         model, task = loaded(cell.model, cell.dtype), _task(cell)
         begun = time.perf_counter()
         more: dict[str, Any] = {"seed": cell.seed, "memory": cell.memory, "store": store, **dict(cell.parameters)}
-        if cell.threshold is None:
-            circuits = discover(model, task.train, cell.method, _direction(cell), edges=cell.sizes, **more)
-        else:
-            circuits = [discover(model, task.train, cell.method, _direction(cell), threshold=cell.threshold, **more)]
+        direction = _direction(cell.direction)
+        directions = tuple(map(_direction, cell.together)) or (direction,)
+        asked = {"threshold": cell.threshold} if cell.threshold is not None else {"edges": cell.sizes}
+        found = discover(model, task.train, cell.method, direction=directions, **asked, **more)[direction]
+        circuits = found if isinstance(found, list) else [found]
         evaluated = evaluate(
             model, task.test, circuits, random_circuits=cell.random_circuits, seed=cell.seed, memory=cell.memory
         )
@@ -79,10 +80,10 @@ def _row(evaluation: Evaluation) -> dict[str, Any]:
     return row
 
 
-def _direction(cell: Cell) -> SearchDirection:
-    if cell.direction not in ("ns", "dn", "ns+dn"):
-        raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {cell.direction!r}.")
-    return cast("SearchDirection", cell.direction)
+def _direction(name: str) -> SearchDirection:
+    if name not in SEARCH_DIRECTIONS:
+        raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {name!r}.")
+    return name
 
 
 def forget() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,9 @@ class Cell:
     memory: str | int | None = None
     dtype: str | None = None
     threads: int = 1
+    together: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # directions whose circuits one search finds and stores
 
     def __str__(self) -> str:
         asked = f"threshold {self.threshold:g}" if self.threshold is not None else f"{_and(self.sizes)} edges"
@@ -79,11 +82,17 @@ class Grid:
         asked += [((), threshold) for threshold in self.thresholds]
         return [
             Cell(model, task, method, direction, sizes, threshold, seed, parameters, self.examples, self.test_examples,
-                 self.random_circuits, self.memory, self.dtype, self.threads)
+                 self.random_circuits, self.memory, self.dtype, self.threads, self._together(method))
             for model, task, seed in product(self.models, self.tasks, self.seeds)
             for method, parameters in self._variants()
             for direction, (sizes, threshold) in product(self.directions, asked)
         ]  # fmt: skip
+
+    def _together(self, method: str) -> tuple[str, ...]:
+        """The directions that one search of this method finds together."""
+        from gatewise.methods.registry import find_method
+
+        return self.directions if find_method(method).together else ()
 
     def _variants(self) -> list[tuple[str, tuple[tuple[str, Any], ...]]]:
         """Methods with each combination of their parameters' values."""
