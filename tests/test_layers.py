@@ -19,7 +19,7 @@ TREES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_bytes())
     for path in sorted((SOURCE / "gatewise").rglob("*.py"))
 }
-NAMES_FOR_NOW = ["Behaviour", "Cell", "Comparison", "Curves", "Effects", "Found", "Gate", "Interval", "Kind", "Outcome"]
+NAMES_FOR_NOW = ["Behaviour", "Cell", "Comparison", "Curves", "Effects", "Found", "Interval", "Outcome"]
 ROOMS = {module.split(".")[1] for module in TREES if "." in module}  # packages, and modules beside them
 
 
