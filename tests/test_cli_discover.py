@@ -22,6 +22,19 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return code if isinstance(code, int) else 0
 
 
+def test_several_directions_connected_circuits_and_other_ablations(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert discover(monkeypatch, tmp_path, "--edges", "10", "--direction", "ns,dn", "--select", "connected") == 0
+    for direction in ("ns", "dn"):
+        found = Circuit.load(tmp_path / f"eap-{direction}-10.json")
+        assert found.connected() == found
+    more = ("--edges", 10, "--ablation", "zero", "--metric", "logit difference")
+    assert discover(monkeypatch, tmp_path / "zero", *more) == 0
+    assert Circuit.load(tmp_path / "zero" / "eap-ns-10.json").provenance["ablation"] == "zero"
+    assert discover(monkeypatch, tmp_path / "none", *more, "--direction", "dn") == 2
+
+
 def discover(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> int:
     return run(monkeypatch, "discover", "tiny", "--method", "eap", "--examples", 4, "--out", out, *arguments)
 

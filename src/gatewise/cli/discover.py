@@ -40,9 +40,18 @@ def discover_command(
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     method: MethodOption = "eap",
-    direction: Annotated[str, typer.Option(help="ns (noising), dn (denoising) or ns+dn.")] = "ns",
+    direction: Annotated[
+        str, typer.Option(help="ns (noising), dn (denoising), ns+dn, or several at once: ns,dn,ns+dn.")
+    ] = "ns",
     edges: Annotated[list[str] | None, typer.Option(help="Edges of the circuit; several: 100,200 or repeated.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
+    select: Annotated[str, typer.Option(help="top: the strongest edges; connected: all on a path.")] = "top",
+    ablation: Annotated[
+        str, typer.Option(help="What removed edges carry: interchange, or zero, mean, noise (ns only).")
+    ] = "interchange",
+    metric: Annotated[
+        str | None, typer.Option(help="What the search keeps: kl, margin or 'logit difference'; default: the method's.")
+    ] = None,
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
@@ -57,6 +66,7 @@ def discover_command(
         gatewise discover tiny --edges 100 --out found
         gatewise discover --method acdc --direction dn --threshold 0.01 --out found
         gatewise discover gpt2 --edges 100,200,500 --set combine=max --direction ns+dn --out found
+        gatewise discover tiny --edges 50 --direction ns,dn --select connected --out found
     """
     sizes = whole_numbers("--edges", *(edges or []))
     if bool(sizes) == (threshold is not None):
@@ -67,14 +77,13 @@ def discover_command(
 
     kept = None if store is None else open_store(store)
     loaded, made = load_task(model, task, examples=examples, seed=seed)
-    chosen = cast("SearchDirection", direction)  # checked by discover
-    options: dict[str, Any] = {"seed": seed, "memory": memory, "store": kept, **parameters}
+    directions = cast("list[SearchDirection]", direction.split(","))  # checked by discover
+    asked: dict[str, Any] = {"edges": sizes, "select": select} if threshold is None else {"threshold": threshold}
+    options: dict[str, Any] = {"seed": seed, "ablation": ablation, "metric": metric, "memory": memory, "store": kept}
     with warnings_as_lines():
-        if threshold is None:
-            found = discover(loaded, made.train, method, chosen, edges=sizes, **options)
-        else:
-            found = [discover(loaded, made.train, method, chosen, threshold=threshold, **options)]
-    files = [out / f"{method}-{direction}-{_label(circuit, threshold)}.json" for circuit in found]
+        by_direction = discover(loaded, made.train, method, direction=directions, **asked, **options, **parameters)
+    found = [one for some in by_direction.values() for one in (some if isinstance(some, list) else [some])]
+    files = [out / f"{_label(circuit, threshold)}.json" for circuit in found]
     for circuit, file in zip(found, files, strict=True):
         circuit.save(file)
     _show(found, files, as_json)
@@ -111,13 +120,15 @@ def methods_command(as_json: JsonOption = False) -> None:
 
 
 def _label(circuit: Circuit, threshold: float | None) -> str:
-    return str(len(circuit)) if threshold is None else f"t{threshold:g}"
+    size = str(len(circuit)) if threshold is None else f"t{threshold:g}"
+    return f"{circuit.provenance['method']}-{circuit.provenance['direction']}-{size}"
 
 
 def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:
     rows = [
         {
             "file": str(file),
+            "direction": circuit.provenance["direction"],
             "edges": len(circuit),
             "nodes": len(circuit.nodes),
             "connected": len(circuit.connected()),
@@ -128,8 +139,8 @@ def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:
     ]
     record = found[0].provenance
     if as_json:
-        asked = {key: record[key] for key in ("method", "direction", "parameters", "model", "task", "examples", "seed")}
-        print(json.dumps({**asked, "circuits": rows}, indent=2))
+        names = ("method", "parameters", "select", "ablation", "metric", "model", "task", "examples", "seed")
+        print(json.dumps({**{name: record[name] for name in names}, "circuits": rows}, indent=2))
         return
     table = Table("circuit", "edges", "nodes", "on a path", "sparsity", box=None)
     for column in table.columns[1:]:
@@ -137,10 +148,11 @@ def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:
     for row in rows:
         counts = (f"{row['edges']:,}", f"{row['nodes']:,}", f"{row['connected']:,}")
         table.add_row(row["file"], *counts, f"{row['sparsity']:.2%}")
+    directions = ", ".join(dict.fromkeys(str(row["direction"]) for row in rows))
     console = Console()
     console.print(table)
     console.print(
-        f"{record['method']} {record['direction']} on {record['examples']} pairs of {record['task']} for "
+        f"{record['method']} {directions} on {record['examples']} pairs of {record['task']} for "
         f"{record['model']}, seed {record['seed']}: {record['time']['seconds']:.1f} s.",
         highlight=False,
         markup=False,
