@@ -30,6 +30,7 @@ from rich.table import Table
 from shapes import lively_gpt2, random_prompts
 
 import gatewise as gw
+from gatewise.engine.setting import Setting
 from gatewise.methods.acdc import Acdc, AcdcConfig, next_threshold
 from gatewise.methods.contract import Problem
 from gatewise.models.model import Model
@@ -92,7 +93,9 @@ def measure(name: str, threshold: float, clock: str, profile: bool = False) -> d
     watch = Stopwatch(clock, plain)
     if profile:
         profiler.enable()
-    outcome = Acdc(Problem(model, pairs, "ns", (), threshold), AcdcConfig()).search(threshold, watch.pause)
+    outcome = Acdc(Problem(Setting(model, pairs), ("ns",), threshold=threshold), AcdcConfig()).search(
+        threshold, watch.pause
+    )
     profiler.disable()
     seconds, plain_seconds, extra_mb = watch.stop()
     if profile:
@@ -127,7 +130,7 @@ def find(name: str) -> None:
     """Look for the threshold that keeps about the wanted number of edges."""
     case = CASES[name]
     model, pairs = case.make()
-    acdc = Acdc(Problem(model, pairs, "ns", (), case.threshold), AcdcConfig())
+    acdc = Acdc(Problem(Setting(model, pairs), ("ns",), threshold=case.threshold), AcdcConfig())
     counts: dict[float, int] = {}
     threshold = case.threshold
     for _ in range(8):

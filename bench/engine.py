@@ -30,7 +30,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from gatewise.engine.circuits import dense_mask, run_circuit
 from gatewise.engine.dense import DenseEngine
-from gatewise.engine.runs import prepare
+from gatewise.engine.runs import both_runs
+from gatewise.engine.setting import Setting
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
@@ -68,28 +69,28 @@ def engine_ioi() -> dict[str, Job]:
 
 def attribution() -> dict[str, Job]:
     """EAP and EAP-IG on 32 pairs of 15 tokens that differ from the first token on."""
-    from gatewise.methods import score_edges
+    from gatewise.methods import discover, score_edges
 
     model, pairs = different_from_the_start()
+    all_three = partial(discover, model, pairs, "eap", direction=("ns", "dn", "ns+dn"), edges=1000)
     return {
         PLAIN: _plain(model, pairs),
         "EAP, ns": Job(lambda: partial(score_edges, model, pairs, "eap", "ns"), most_f=5, most_mb=2500),
         "EAP, ns+dn": Job(lambda: partial(score_edges, model, pairs, "eap", "ns+dn"), most_f=7, most_mb=2500),
+        "EAP, all three directions": Job(lambda: all_three, most_f=5.6, most_mb=2500),
         "EAP-IG, 5 steps": Job(lambda: partial(score_edges, model, pairs, "eap-ig", steps=5), most_f=15),
     }
 
 
 def edge_pruning() -> dict[str, Job]:
     """A training step of Edge Pruning on 32 pairs of 15 tokens that differ from the first token on, in its midst."""
-    from gatewise.methods.contract import Problem
     from gatewise.methods.edge_pruning import EdgePruningConfig, Goal, Objective, Training, take_step
 
     model, pairs = different_from_the_start()
     config, edges = EdgePruningConfig(), model.graph.n_edges
 
     def step(both: bool) -> Callable[[], object]:
-        problem = Problem(model, pairs, "ns+dn" if both else "ns", (edges // 100,))
-        objective = Objective(problem, problem.directions, config.batch)
+        objective = Objective(Setting(model, pairs), ("ns", "dn") if both else ("ns",), config.batch)
         state = Training.begin(edges, config, seed=0)
         state.parameters[:edges] = 3 * torch.randn(edges, generator=torch.Generator().manual_seed(0))
         state.step = config.steps // 2
@@ -123,12 +124,12 @@ def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
     circuits = [model.graph.random_circuit(1000, seed=seed) for seed in range(MANY)]
 
     def cached(count: int) -> Callable[[], object]:
-        engine = DenseEngine(model, prepare(model, pairs))
+        engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
         masks = [dense_mask(model, circuit) for circuit in circuits[:count]]
         return lambda: [engine.logits(mask) for mask in masks]
 
     def gradient() -> Callable[[], object]:
-        engine = DenseEngine(model, prepare(model, pairs))
+        engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
         mask = dense_mask(model, circuits[0])
 
         def margin(logits: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
 
     return {
         PLAIN: _plain(model, pairs),
-        "prepare: both runs": Job(lambda: lambda: prepare(model, pairs), memory=False),
+        "prepare: both runs": Job(lambda: lambda: both_runs(model, pairs).intervention(model, "ns"), memory=False),
         "run_circuit, runs cached": Job(
             lambda: cached(1), most_f=2 if limits else None, most_mb=1500 if limits else None
         ),

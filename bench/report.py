@@ -23,8 +23,8 @@ import torch
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.circuits.selection import select_edges
 from gatewise.logic.truth import TruthTable
-from gatewise.methods.contract import top_edges
 from gatewise.report.data import report_data
 from gatewise.report.investigation import SEARCHES, Investigation, investigate
 from gatewise.report.page import write_page
@@ -58,7 +58,9 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
     for direction, scores in zip(SEARCHES, own, strict=True):
         scores = scores + 3 * shared
         searches[direction] = tuple(
-            Circuit(graph, top_edges(scores, size), scores, found.gates.ns.provenance | {"direction": direction})
+            Circuit(
+                graph, select_edges(graph, scores, size), scores, found.gates.ns.provenance | {"direction": direction}
+            )
             for size in sizes
         )
     gates = gw.split_gates(searches["ns"][-1], searches["dn"][-1], joint=searches["ns+dn"][-1])

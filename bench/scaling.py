@@ -25,6 +25,7 @@ import torch
 from measure import CLOCKS, environment
 from shapes import lively_gpt2, random_prompts
 
+from gatewise.engine.setting import Setting
 from gatewise.methods import score_edges
 from gatewise.methods.acdc import Acdc, AcdcConfig, next_threshold
 from gatewise.methods.contract import Problem
@@ -65,7 +66,7 @@ def measure(point: Point, now: Callable[[], float]) -> dict[str, Any]:
     def plain() -> object:
         return model.hf(pairs.clean)
 
-    acdc = Acdc(Problem(model, pairs, "ns", (), 0.0), AcdcConfig())
+    acdc = Acdc(Problem(Setting(model, pairs), ("ns",), threshold=0.0), AcdcConfig())
     counts: dict[float, int] = {}
     found: dict[float, tuple[float, int]] = {}
     threshold, wanted = 0.03, SHARE * model.graph.n_edges
