@@ -7,7 +7,7 @@ package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -29,13 +29,27 @@ def reference_logits(
     drawn: Tensor | None = None,
 ) -> Tensor:
     """Logits of a circuit at the last position. [example, vocabulary]"""
+    return reference_of_many(model, pairs, [circuit], direction, ablation, drawn)[0]
+
+
+def reference_of_many(
+    model: Model,
+    pairs: Pairs,
+    circuits: Sequence[Circuit],
+    direction: str = "ns",
+    ablation: str = "interchange",
+    drawn: Tensor | None = None,
+) -> Tensor:
+    """The same for many circuits, whose other run is made once. [circuit, example, vocabulary]"""
     net = _Net(model)
     if direction == "dn":
         pairs = pairs.swapped()
-    kept = set(circuit.edges)
-    others = reference_others(model, pairs, ablation, drawn)
-    prompts = [pairs.clean[row, -int(pairs.lengths[row]) :] for row in range(len(pairs))]
-    return torch.stack([net.run(clean, kept, other)[1] for clean, other in zip(prompts, others, strict=True)])
+    kept = [set(circuit.edges) for circuit in circuits]
+    rows = []
+    for row, other in enumerate(reference_others(model, pairs, ablation, drawn)):
+        clean = pairs.clean[row, -int(pairs.lengths[row]) :]
+        rows.append(torch.stack([net.run(clean, edges, other)[1] for edges in kept]))
+    return torch.stack(rows, dim=1)
 
 
 def reference_others(
@@ -80,6 +94,8 @@ class _Net:
         self.d = self.model.graph.d_model
         self.layers = {
             "gpt2": lambda: self.hf.transformer.h,
+            "gpt_neo": lambda: self.hf.transformer.h,
+            "opt": lambda: self.hf.model.decoder.layers,
             "gpt_neox": lambda: self.hf.gpt_neox.layers,
         }.get(self.kind, lambda: self.hf.model.layers)()
 
@@ -109,11 +125,17 @@ class _Net:
         written = 1
         for index, layer in enumerate(self.layers):
             seen = written
-            gathered = {}
-            for head in range(graph.n_heads):
-                name = f"a{index}.h{head}"
+            names = [f"a{index}.h{head}" for head in range(graph.n_heads)]
+            projected = []
+            for head, name in enumerate(names):
                 inputs = [read(name if merged else f"{name}<{kind}>", seen) for kind in "qkv"]
-                gathered[name] = self.head(layer, index, head, *inputs)
+                projected.append(self.project(layer, head, *inputs))
+            if self.kind == "olmo2":
+                projected = self.norm_over_heads(layer, projected)
+            gathered = {
+                name: self.attend(index, *qkv) @ self.head_weights(layer, head)[1]
+                for head, (name, qkv) in enumerate(zip(names, projected, strict=True))
+            }
             total = sum(gathered.values())
             for name, value in gathered.items():
                 current[name] = put.get(name, self.after_attention(layer, value, total))
@@ -131,15 +153,18 @@ class _Net:
         return current, self.unembed(last)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        if self.kind == "gpt2":
+        if self.kind in ("gpt2", "gpt_neo"):
             return self.hf.transformer.wte.weight[tokens] + self.hf.transformer.wpe.weight[: len(tokens)]
+        if self.kind == "opt":
+            body = self.hf.model.decoder
+            return body.embed_tokens.weight[tokens] + body.embed_positions.weight[2 : 2 + len(tokens)]
         if self.kind == "gpt_neox":
             return self.hf.gpt_neox.embed_in.weight[tokens]
         table = self.hf.model.embed_tokens.weight[tokens]
         return table * torch.tensor(self.d**0.5, dtype=table.dtype) if self.kind.startswith("gemma") else table
 
     def norm(self, module: Any, x: Tensor) -> Tensor:
-        if self.kind in ("gpt2", "gpt_neox"):
+        if self.kind in ("gpt2", "gpt_neo", "gpt_neox", "opt"):
             centred = x - x.mean(-1, keepdim=True)
             scaled = centred / (centred.pow(2).mean(-1, keepdim=True) + module.eps).sqrt()
             return scaled * module.weight + module.bias
@@ -147,21 +172,40 @@ class _Net:
         scaled = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
         return scaled * (1 + module.weight if self.kind.startswith("gemma") else module.weight)
 
-    def head(self, layer: Any, index: int, head: int, into_q: Tensor, into_k: Tensor, into_v: Tensor) -> Tensor:
-        """What one head gathers, times its output map."""
-        norm = layer.ln_1 if self.kind == "gpt2" else layer.input_layernorm
-        weights, out = self.head_weights(layer, head)
-        q, k, v = (
-            self.norm(norm, x) @ weight + bias
-            for x, (weight, bias) in zip((into_q, into_k, into_v), weights, strict=True)
-        )
-        size = q.shape[-1]
-        attention = getattr(layer, "self_attn", None)
-        if self.kind == "gemma3_text":
-            q, k = self.norm(attention.q_norm, q), self.norm(attention.k_norm, k)
-        if self.kind != "gpt2":
+    def project(self, layer: Any, head: int, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One head's queries, keys and values out of the inputs of its three ports."""
+        if self.kind != "olmo2":
+            name = {"gpt2": "ln_1", "gpt_neo": "ln_1", "opt": "self_attn_layer_norm"}.get(self.kind, "input_layernorm")
+            inputs = tuple(self.norm(getattr(layer, name), x) for x in inputs)
+        weights = self.head_weights(layer, head)[0]
+        q, k, v = (x @ weight + bias for x, (weight, bias) in zip(inputs, weights, strict=True))
+        if self.kind in ("gemma3_text", "qwen3"):
+            q, k = self.norm(layer.self_attn.q_norm, q), self.norm(layer.self_attn.k_norm, k)
+        return q, k, v
+
+    def norm_over_heads(self, layer: Any, projected: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+        """OLMo 2: queries and keys are divided by the root mean square over all heads of the layer."""
+        normed = [list(qkv) for qkv in projected]
+        group = len(projected) // self.config.num_key_value_heads
+        for kind, norm in enumerate((layer.self_attn.q_norm, layer.self_attn.k_norm)):
+            squares = sum(qkv[kind].pow(2).mean(-1, keepdim=True) for qkv in projected) / len(projected)
+            for head, qkv in enumerate(normed):
+                size = qkv[kind].shape[-1]
+                start = (head // group if kind else head) * size
+                scaled = qkv[kind] / (squares + norm.variance_epsilon).sqrt()
+                qkv[kind] = scaled * norm.weight[start : start + size]
+        return [tuple(qkv) for qkv in normed]
+
+    def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """What one head gathers."""
+        rotary = self.kind not in ("gpt2", "gpt_neo", "opt")
+        if self.kind == "smollm3":
+            rotary = bool(self.config.no_rope_layers[index])
+        if rotary:
             q, k = self.rotate(q, index), self.rotate(k, index)
-        scale = self.config.query_pre_attn_scalar**-0.5 if self.kind.startswith("gemma") else size**-0.5
+        scale = self.config.query_pre_attn_scalar**-0.5 if self.kind.startswith("gemma") else q.shape[-1] ** -0.5
+        if self.kind == "gpt_neo":
+            scale = 1.0
         scores = q @ k.T * scale
         if self.kind == "gemma2" and self.config.attn_logit_softcapping:
             cap = self.config.attn_logit_softcapping
@@ -172,11 +216,13 @@ class _Net:
         sliding = self.sliding(index)
         if sliding:
             allowed = allowed & (back < sliding)
-        return scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v @ out
+        return scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
 
     def sliding(self, index: int) -> int | None:
-        if self.kind == "mistral":
+        if self.kind in ("mistral", "phi3"):
             return self.config.sliding_window
+        if self.kind == "gpt_neo":
+            return self.config.window_size if self.config.attention_layers[index] == "local" else None
         kinds = getattr(self.config, "layer_types", None)
         return self.config.sliding_window if kinds and kinds[index] == "sliding_attention" else None
 
@@ -194,9 +240,16 @@ class _Net:
             starts = [head * 3 * size + kind * size for kind in range(3)]
             projections = [(fused.weight[s : s + size].T, fused.bias[s : s + size]) for s in starts]
             return projections, layer.attention.dense.weight[:, head * size : (head + 1) * size].T
-        attention = layer.self_attn
-        group = heads // self.config.num_key_value_heads
+        attention = layer.attn.attention if self.kind == "gpt_neo" else layer.self_attn
+        group = heads // getattr(self.config, "num_key_value_heads", heads)
         size = attention.head_dim
+        out = attention.out_proj if self.kind in ("gpt_neo", "opt") else attention.o_proj
+        of_head = out.weight[:, head * size : (head + 1) * size].T
+        if self.kind == "phi3":
+            joined, key_heads = attention.qkv_proj.weight, heads // group
+            firsts = (head, heads + head // group, heads + key_heads + head // group)
+            rows = [slice(first * size, (first + 1) * size) for first in firsts]
+            return [(joined[row].T, joined.new_zeros(size)) for row in rows], of_head
         projections = []
         for linear, which in (
             (attention.q_proj, head),
@@ -206,7 +259,7 @@ class _Net:
             rows = slice(which * size, (which + 1) * size)
             bias = torch.zeros(size, dtype=linear.weight.dtype) if linear.bias is None else linear.bias[rows]
             projections.append((linear.weight[rows].T, bias))
-        return projections, attention.o_proj.weight[:, head * size : (head + 1) * size].T
+        return projections, of_head
 
     def rotate(self, x: Tensor, index: int) -> Tensor:
         parameters = self.config.rope_parameters
@@ -214,44 +267,74 @@ class _Net:
             parameters = parameters[self.config.layer_types[index]]
         size = int(x.shape[-1] * parameters.get("partial_rotary_factor", 1.0))
         half = size // 2
-        frequency = parameters["rope_theta"] ** (-torch.arange(half, dtype=torch.float32) * 2 / size)
+        frequency = 1 / parameters["rope_theta"] ** (torch.arange(half, dtype=torch.float32) * 2 / size)
+        if parameters["rope_type"] == "llama3":
+            turns = parameters["original_max_position_embeddings"] / (2 * torch.pi / frequency)
+            low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+            kept = ((turns - low) / (high - low)).clamp(0, 1)
+            frequency = (1 - kept) * frequency / parameters["factor"] + kept * frequency
         angle = torch.arange(len(x), dtype=torch.float32)[:, None] * frequency
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         first, second = x[:, :half], x[:, half:size]
         return torch.cat([first * cos - second * sin, second * cos + first * sin, x[:, size:]], dim=-1)
 
     def after_attention(self, layer: Any, share: Tensor, total: Tensor) -> Tensor:
-        if not self.kind.startswith("gemma"):
+        if not self.kind.startswith(("gemma", "olmo2")):
             return share
         norm = layer.post_attention_layernorm
+        if self.kind == "olmo2":
+            return share / (total.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).sqrt() * norm.weight
         return share / (total.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt() * (1 + norm.weight)
 
     def attention_bias(self, layer: Any) -> Tensor | None:
         if self.kind == "gpt2":
             return layer.attn.c_proj.bias
+        if self.kind == "gpt_neo":
+            return layer.attn.attention.out_proj.bias
+        if self.kind == "opt":
+            return layer.self_attn.out_proj.bias
         return layer.attention.dense.bias if self.kind == "gpt_neox" else layer.self_attn.o_proj.bias
 
     def mlp(self, layer: Any, x: Tensor) -> Tensor:
+        if self.kind == "opt":
+            y = self.norm(layer.final_layer_norm, x) @ layer.fc1.weight.T + layer.fc1.bias
+            return layer.activation_fn(y) @ layer.fc2.weight.T
         mlp = layer.mlp
+        if self.kind == "gpt_neo":
+            y = self.norm(layer.ln_2, x) @ mlp.c_fc.weight.T + mlp.c_fc.bias
+            return mlp.act(y) @ mlp.c_proj.weight.T
         if self.kind == "gpt2":
             return mlp.act(self.norm(layer.ln_2, x) @ mlp.c_fc.weight + mlp.c_fc.bias) @ mlp.c_proj.weight
         if self.kind == "gpt_neox":
             up, down = mlp.dense_h_to_4h, mlp.dense_4h_to_h
             y = self.norm(layer.post_attention_layernorm, x) @ up.weight.T + up.bias
             return mlp.act(y) @ down.weight.T
+        if self.kind == "phi3":
+            y = self.norm(layer.post_attention_layernorm, x) @ mlp.gate_up_proj.weight.T
+            half = y.shape[-1] // 2
+            return mlp.activation_fn(y[:, :half]) * y[:, half:] @ mlp.down_proj.weight.T
         gemma = self.kind.startswith("gemma")
-        y = self.norm(layer.pre_feedforward_layernorm if gemma else layer.post_attention_layernorm, x)
-        out = (mlp.act_fn(y @ mlp.gate_proj.weight.T) * (y @ mlp.up_proj.weight.T)) @ mlp.down_proj.weight.T
-        return self.norm(layer.post_feedforward_layernorm, out) if gemma else out
+        y = x
+        if self.kind != "olmo2":
+            y = self.norm(layer.pre_feedforward_layernorm if gemma else layer.post_attention_layernorm, x)
+        gate, up = (
+            y @ linear.weight.T + (0 if linear.bias is None else linear.bias) for linear in (mlp.gate_proj, mlp.up_proj)
+        )
+        out = mlp.act_fn(gate) * up @ mlp.down_proj.weight.T
+        return self.norm(layer.post_feedforward_layernorm, out) if gemma or self.kind == "olmo2" else out
 
     def mlp_bias(self, layer: Any) -> Tensor | None:
-        if self.kind == "gpt2":
+        if self.kind in ("gpt2", "gpt_neo"):
             return layer.mlp.c_proj.bias
-        return layer.mlp.dense_4h_to_h.bias if self.kind == "gpt_neox" else None
+        if self.kind == "opt":
+            return layer.fc2.bias
+        return layer.mlp.dense_4h_to_h.bias if self.kind == "gpt_neox" else layer.mlp.down_proj.bias
 
     def unembed(self, x: Tensor) -> Tensor:
-        if self.kind == "gpt2":
+        if self.kind in ("gpt2", "gpt_neo"):
             return self.norm(self.hf.transformer.ln_f, x) @ self.hf.lm_head.weight.T
+        if self.kind == "opt":
+            return self.norm(self.hf.model.decoder.final_layer_norm, x) @ self.hf.lm_head.weight.T
         if self.kind == "gpt_neox":
             return self.norm(self.hf.gpt_neox.final_layer_norm, x) @ self.hf.get_output_embeddings().weight.T
         logits = self.norm(self.hf.model.norm, x) @ self.hf.lm_head.weight.T

@@ -12,14 +12,26 @@ from transformers import (
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from gatewise.circuits.graph import QKV
@@ -43,6 +55,15 @@ _COMMON: dict[str, Any] = {
 }
 _HALF_ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 _GROUPED = {**_COMMON, "num_key_value_heads": 2, "head_dim": 6}
+_WIDE_HEADS = _GROUPED | {"head_dim": 8}
+_LLAMA3_ROTARY = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 _GEMMA = {
     **_GROUPED,
     "query_pre_attn_scalar": 5,
@@ -61,14 +82,49 @@ _MAKERS = {
         GPTNeoXConfig(**_COMMON, rope_parameters=_HALF_ROTARY, use_parallel_residual=False)
     ),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**_GROUPED)),
+    "llama3-biases": lambda: LlamaForCausalLM(
+        LlamaConfig(**_GROUPED, rope_parameters=_LLAMA3_ROTARY, attention_bias=True, mlp_bias=True)
+    ),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**_GROUPED, sliding_window=3)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**{k: v for k, v in _GROUPED.items() if k != "head_dim"})),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_GROUPED, attention_bias=True)),
+    "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**_GROUPED, no_rope_layers=[1, 0])),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_WIDE_HEADS, rope_parameters=_HALF_ROTARY, sliding_window=3)),
+    "gpt-neo": lambda: GPTNeoForCausalLM(
+        GPTNeoConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=16,
+            num_layers=2,
+            num_heads=4,
+            max_position_embeddings=64,
+            attention_types=[[["global", "local"], 1]],
+            window_size=3,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    ),
+    "opt": lambda: OPTForCausalLM(
+        OPTConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=16,
+            word_embed_proj_dim=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_dim=24,
+            max_position_embeddings=64,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=0,
+        )
+    ),
     "gemma2": lambda: Gemma2ForCausalLM(
         Gemma2Config(**_GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, attn_implementation="eager")
     ),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_GEMMA)),
+    "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**{k: v for k, v in _GROUPED.items() if k != "head_dim"})),
 }
 ARCHITECTURES = tuple(_MAKERS)
+INCREMENTAL = tuple(name for name in ARCHITECTURES if name != "olmo2")  # whose edges can be changed one by one
 
 
 def small_model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import ARCHITECTURES, random_pairs, small_model
+from small_models import INCREMENTAL, random_pairs, small_model
 
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.incremental import State
@@ -83,7 +83,7 @@ def removed(state: State, route: Route | None, port: int, senders: list[int]) ->
 
 @pytest.mark.parametrize("direction", ["ns", "dn"])
 @pytest.mark.parametrize("share", [0.3, 0.8, 1.0])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", INCREMENTAL)
 def test_proposals_are_dense_runs(architecture: str, share: float, direction: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
     pairs = random_pairs(lengths=(7, 5, 7), same=(3, 2, 4))

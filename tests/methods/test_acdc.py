@@ -61,6 +61,11 @@ CASES = [
     ("gemma2", "ns", 0.02, "sum", 9),
     ("gemma3", "dn", 0.05, "sum", 10),
     ("gemma3", "ns+dn", 0.05, "either", 11),
+    ("qwen3", "ns", 0.05, "sum", 12),
+    ("phi3", "dn", 0.05, "sum", 13),
+    ("smollm3", "dn", 0.05, "sum", 14),
+    ("gpt-neo", "ns", 0.02, "sum", 15),
+    ("opt", "dn", 0.02, "sum", 16),
 ]
 
 
@@ -75,6 +80,11 @@ def test_equals_naive_greedy_search_edge_for_edge(
     for chain, batch in ((1, None), (3, 1), (64, None)):
         found = search(model, pairs, direction, tau, seed, combine=combine, chain=chain, batch=batch)
         assert (found ^ expected).edges == []
+
+
+def test_heads_that_cannot_be_computed_alone_are_refused() -> None:
+    with pytest.raises(GatewiseError, match="no head can be computed alone.*Use EAP, EAP-IG or Edge Pruning"):
+        discover(small_model("olmo2"), random_pairs(), "acdc", threshold=0.01)
 
 
 @pytest.mark.parametrize("direction", ["ns", "dn", "ns+dn"])

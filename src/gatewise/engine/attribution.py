@@ -153,7 +153,7 @@ class Attribution:
         self, stage: Attention, x: Tensor, prefix: KeysValues | None, outputs: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What the heads write together, and their queries, keys and values as projected; fills `outputs` if given."""
-        normed = stage.norm(x[None])
+        normed = stage.normed(x[None])
         points = tuple(stage.per_head(projection(normed)) for projection in (stage.q, stage.k, stage.v))
         q, k, v = (stage.place(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
         z = stage.attend(q, k, v, self.layout, stage.prefix_per_head(prefix))
@@ -207,6 +207,8 @@ def _gather(reading: _Reading, gradients: Sequence[Tensor]) -> StageGradient:
     stage = reading.stage
     if not isinstance(stage, Attention):
         return StageGradient(tuple(gradients))
+    if stage.norm is None:
+        return StageGradient(tuple(gradients))
     standard, scale = stage.norm.standardise(reading.x.to(fine))
     zero = torch.zeros_like(reading.x[:1, :1]) if stage.norm.bias is None else stage.norm.bias.expand(1, 1, -1)
     direct, along = [], []
@@ -224,9 +226,11 @@ def _spell_out(stage: Attention, gradient: StageGradient, out: Tensor) -> None:
     """
     blocks = out.split(stage.n_heads)
     for projection, direct, block in zip((stage.q, stage.k, stage.v), gradient.direct, blocks, strict=True):
-        weight = projection.weight.to(out.dtype) * stage.norm.weight.to(out.dtype)[:, None]
-        if stage.norm.center:
-            weight = weight - weight.mean(dim=1, keepdim=True)
+        weight = projection.weight.to(out.dtype)
+        if stage.norm is not None:
+            weight = weight * stage.norm.weight.to(out.dtype)[:, None]
+            if stage.norm.center:
+                weight = weight - weight.mean(dim=1, keepdim=True)
         groups, d, size = weight.shape  # query heads of a group share a weight
         torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
     for along, standard in zip(gradient.along, gradient.standard, strict=True):

@@ -11,12 +11,18 @@ from typing import Any
 
 from torch import Tensor
 
+from gatewise.errors import GatewiseError
 from gatewise.models.parts import Attention, Norm, Pointwise, mlp
 from gatewise.models.transformer import Parts, activation, head_columns, head_rows
 
 
 def gemma_parts(hf: Any) -> Parts:
     config, body = hf.config, hf.model
+    if config.attention_bias:
+        raise GatewiseError(
+            "Gemma with attention_bias adds a bias to its heads before their norm, which belongs to no head; load a "
+            "model without it."
+        )
 
     def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
         out: Tensor = body.embed_tokens(tokens)

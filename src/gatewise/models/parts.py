@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.errors import GatewiseError
 from gatewise.models.layout import Layout, Rotary
 
 Kind = Literal["q", "k", "v"]
@@ -45,6 +46,23 @@ class Norm:
 
 
 @dataclass(frozen=True, eq=False)
+class JointHeadNorm:
+    """A root-mean-square norm over the queries or the keys of all heads of a layer: couples them before they attend.
+
+    Where every query head has keys of its own, the mean is over theirs: the same number if a group's heads agree.
+    """
+
+    weight: Tensor  # [head or key head, head dimension]
+    eps: float
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """y: [head or key head, rows..., head dimension], all of them."""
+        weight = self.weight.repeat_interleave(y.shape[0] // self.weight.shape[0], dim=0)
+        scale = torch.rsqrt(y.square().mean(dim=(0, -1), keepdim=True) + self.eps)
+        return y * scale * weight.reshape(y.shape[0], *[1] * (y.dim() - 2), -1)
+
+
+@dataclass(frozen=True, eq=False)
 class Projection:
     """A linear map per head. Grouped-query attention has fewer key and value heads than query heads."""
 
@@ -71,7 +89,7 @@ class Projection:
 class Attention:
     """All heads of a layer."""
 
-    norm: Norm
+    norm: Norm | None
     q: Projection
     k: Projection
     v: Projection
@@ -79,8 +97,8 @@ class Attention:
     bias: Tensor | None  # [d_model], added to the residual stream whatever the circuit
     scale: float
     rotary: Rotary | None = None
-    q_norm: Norm | None = None
-    k_norm: Norm | None = None
+    q_norm: Norm | JointHeadNorm | None = None
+    k_norm: Norm | JointHeadNorm | None = None
     softcap: float | None = None
     sliding: int | None = None
     joint_norm: Norm | None = None  # applied to the sum of all heads: couples them
@@ -101,9 +119,17 @@ class Attention:
         and values come per group.
         """
         weights: Projection = getattr(self, kind)
+        if heads is not None and isinstance(self.q_norm, JointHeadNorm):
+            raise GatewiseError(
+                "this model has norms over the queries and keys of all heads of a layer, so no head can be computed alone, "
+                "as ACDC, exact effects and truth tables do. Use EAP, EAP-IG or Edge Pruning."
+            )
         if heads is not None and kind != "q":
             heads = heads // (self.n_heads // self.n_groups)
-        return self.place(kind, weights(self.norm(x), heads), layout)
+        return self.place(kind, weights(self.normed(x), heads), layout)
+
+    def normed(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else self.norm(x)
 
     def place(self, kind: Kind, y: Tensor, layout: Layout) -> Tensor:
         """What happens to queries and keys between projection and attention: head norm and rotary embedding."""

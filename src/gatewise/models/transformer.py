@@ -32,17 +32,27 @@ def supported_architectures() -> dict[str, Callable[[Any], Parts]]:
     """`config.model_type` -> adapter. A new architecture is one file and one line here."""
     from gatewise.models.gemma import gemma_parts
     from gatewise.models.gpt2 import gpt2_parts
+    from gatewise.models.gpt_neo import gpt_neo_parts
     from gatewise.models.llama import llama_parts
     from gatewise.models.neox import neox_parts
+    from gatewise.models.olmo2 import olmo2_parts
+    from gatewise.models.opt import opt_parts
+    from gatewise.models.phi3 import phi3_parts
 
     return {
         "gpt2": gpt2_parts,
+        "gpt_neo": gpt_neo_parts,
         "gpt_neox": neox_parts,
+        "opt": opt_parts,
         "llama": llama_parts,
         "mistral": llama_parts,
         "qwen2": llama_parts,
+        "qwen3": llama_parts,
+        "smollm3": llama_parts,
+        "phi3": phi3_parts,
         "gemma2": gemma_parts,
         "gemma3_text": gemma_parts,
+        "olmo2": olmo2_parts,
     }
 
 
@@ -78,10 +88,19 @@ def layer_norm(module: Any) -> Norm:
     return Norm(module.weight, module.bias, module.eps, center=True)
 
 
+def rms_norm(module: Any) -> Norm:
+    return Norm(module.weight, None, module.variance_epsilon, center=False)
+
+
 def head_rows(linear: Any, heads: int) -> Projection:
     """A torch `Linear` whose rows are the heads' dimensions, one head after the other."""
-    weight = linear.weight.unflatten(0, (heads, -1)).transpose(1, 2)
-    return Projection(weight, None if linear.bias is None else linear.bias.unflatten(0, (heads, -1)))
+    return row_projection(linear.weight, linear.bias, heads)
+
+
+def row_projection(weight: Tensor, bias: Tensor | None, heads: int) -> Projection:
+    """The same for a weight [head x dimension, d_model] and its bias, which may be parts of larger ones."""
+    rows = weight.unflatten(0, (heads, -1)).transpose(1, 2)
+    return Projection(rows, None if bias is None else bias.unflatten(0, (heads, -1)))
 
 
 def head_columns(weight: Tensor, heads: int) -> Tensor:
