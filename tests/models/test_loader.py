@@ -170,9 +170,9 @@ def test_wrong_sources(tmp_path: Path) -> None:
         load_model("./nope")
     with pytest.raises(GatewiseError, match="not there"):
         load_model(tmp_path / "nope")
-    (tmp_path / "model.gguf").touch()
+    (tmp_path / "model.bin").touch()
     with pytest.raises(GatewiseError, match="is a file; expected a folder"):
-        load_model(tmp_path / "model.gguf")
+        load_model(tmp_path / "model.bin")
     with pytest.raises(GatewiseError, match="type int was given"):
         load_model(3)  # type: ignore[arg-type]
     with pytest.raises(GatewiseError, match="planted:combined"):

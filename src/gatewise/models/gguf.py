@@ -49,11 +49,11 @@ class GgufModel:
                 weight = self.family.layout(match[2], dequantised(tensor), self.config)
             except GatewiseError as error:
                 raise GatewiseError(f"{self.file}: {tensor.name} {error}") from error
-            yield name, np.ascontiguousarray(weight)
+            yield name, np.require(weight, requirements=["C", "W"])  # views of the file are neither
 
     def tokenizer(self) -> TokenizerParts:
         try:
-            return tokenizer_parts(self.metadata, self.config["max_position_embeddings"])
+            return tokenizer_parts(self.metadata, self.metadata[f"{self.family.name}.context_length"])
         except GatewiseError as error:
             raise GatewiseError(
                 f"{self.file}: {error} Give the model's tokenizer as tokenizer= if you have it."
@@ -80,13 +80,14 @@ def gguf_model(metadata: Mapping[str, Any], tensors: Sequence[RawTensor], file: 
     family = FAMILIES[kind]
     fields = Fields(kind, metadata, {tensor.name: tensor for tensor in tensors})
     try:
+        special = special_tokens(metadata)
         config = {
             "model_type": family.model_type,
             "architectures": [family.module],
             **family.config(fields),
             "vocab_size": fields.vocabulary(),
             "tie_word_embeddings": "output.weight" not in fields.tensors,
-            **{f"{name}_token_id": number for name, (number, _) in special_tokens(metadata).items() if name != "unk"},
+            **{f"{name}_token_id": special.get(name, (None,))[0] for name in ("bos", "eos", "pad")},
             "dtype": "float32",
         }
     except GatewiseError as error:

@@ -17,6 +17,7 @@ from gatewise.files import shown
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 Metadata = Mapping[str, Any]
 
@@ -41,6 +42,12 @@ class TokenizerParts:
 
     tokenizer: Tokenizer  # tokenizer.json
     config: dict[str, Any]  # tokenizer_config.json
+
+    def loaded(self) -> PreTrainedTokenizerBase:
+        from transformers import PreTrainedTokenizerFast
+
+        options = {key: value for key, value in self.config.items() if key != "tokenizer_class"}
+        return PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, **options)
 
 
 def tokenizer_parts(metadata: Metadata, longest: int) -> TokenizerParts:

@@ -69,9 +69,9 @@ def load_model(
 ) -> Model:
     """Load a model and lay out its graph.
 
-    `source` is a built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, a Hugging
-    Face id, or a loaded transformers model or TransformerLens 4 bridge, which is left as it is: its weights are shared,
-    not changed.
+    `source` is a built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, the path of a
+    .gguf file (dequantised in memory), a Hugging Face id, or a loaded transformers model or TransformerLens 4 bridge,
+    which is left as it is: its weights are shared, not changed.
     `dtype` is float32 (default), bfloat16 or float64 and `device` is the CPU unless said otherwise; a loaded model
     keeps its own. `qkv="merged"` gives each head one port instead of three. `trust_pickle` allows weights that are
     not in safetensors files.
@@ -81,11 +81,14 @@ def load_model(
     name = str(source)
     if name.startswith("planted:"):
         return _planted(name, dtype, device, tokenizer)
+    number_type = as_number_type(dtype or "float32")
+    _check_device(device, number_type)
+    if name.lower().endswith(".gguf"):
+        return _from_gguf(Path(source).expanduser(), number_type, device, qkv, tokenizer)
     folder = _folder_of(source)
     target, label = (folder, folder.name) if folder is not None else (name, name)
     if name in BUILT_IN:
         label = name
-    number_type = as_number_type(dtype or "float32")
     if folder is not None:
         _check_folder(folder, trust_pickle)
         module = _pretrained(target, number_type, trust_pickle)
@@ -116,14 +119,34 @@ def _from_module(module: Any, dtype: Any, device: Any, qkv: QKV, tokenizer: Any)
         view = without_hooks(_frozen_view(module))
     else:
         view = _frozen_view(module)
+    if device is not None or dtype is not None:
+        first = next(module.parameters())
+        number_type = first.dtype if dtype is None else as_number_type(dtype)
+        _check_device(first.device if device is None else device, number_type)
     if dtype is not None:
-        number_type = as_number_type(dtype)
         for parameter in view.parameters():
             parameter.data = parameter.data.to(number_type)
     given = str(getattr(module, "name_or_path", "")).rstrip("/")
     name = given.rsplit("/", 1)[-1] if Path(given).is_dir() else given
     found = None if tokenizer is None else load_tokenizer(tokenizer)
     return _adapt(view if device is None else _move(view, device), found, name or type(module).__name__, qkv)
+
+
+def _from_gguf(path: Path, number_type: torch.dtype, device: Any, qkv: QKV, tokenizer: Any) -> Model:
+    import torch
+    import transformers
+
+    from gatewise.models.gguf import read_gguf
+
+    file = read_gguf(path)
+    _check_numbers(sum(math.prod(tensor.shape) for tensor in file.tensors), file.config, path)
+    weights = {name: torch.from_numpy(weight).to(number_type) for name, weight in file.weights()}
+    settings = {key: value for key, value in file.config.items() if key not in ("model_type", "dtype")}
+    config = transformers.AutoConfig.for_model(file.config["model_type"], **settings)
+    kind = getattr(transformers, file.family.module)
+    module = _loaded(kind, None, path, config=config, state_dict=weights, dtype=number_type)
+    found = file.tokenizer().loaded() if tokenizer is None else load_tokenizer(tokenizer)
+    return _adapt(_move(module, device), found, path.stem, qkv)
 
 
 def _frozen_view(module: torch.nn.Module) -> torch.nn.Module:
@@ -157,7 +180,8 @@ def _folder_of(source: str | Path) -> Path | None:
     if isinstance(source, Path) or path.is_file() or not _looks_like_hub_id(name):
         what = "a file" if path.is_file() else "not there"
         raise GatewiseError(
-            f"{name!r} is {what}; expected a folder with config.json and *.safetensors, {_other_sources(name)}."
+            f"{name!r} is {what}; expected a folder with config.json and *.safetensors, a .gguf file, "
+            f"{_other_sources(name)}."
         )
     return None
 
@@ -205,11 +229,14 @@ def _check_complete(folder: Path, config: Mapping[str, Any]) -> None:
                 held += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise GatewiseError(f"{path} is not a whole safetensors file: {_one_line(error)} Copy it again.") from error
-    needed = sum(parameter.numel() for parameter in empty_model(config, folder / "config.json").parameters())
+    _check_numbers(held, config, folder)
+
+
+def _check_numbers(held: int, config: Mapping[str, Any], source: Path) -> None:
+    needed = sum(parameter.numel() for parameter in empty_model(config, source).parameters())
     if held < needed:
         raise GatewiseError(
-            f"{folder} holds {held:,} numbers in its *.safetensors, and a model of its config.json has {needed:,}. "
-            f"Copy all files of the model."
+            f"{source} holds {held:,} numbers, and a model of its configuration has {needed:,}. Copy all of the model."
         )
 
 
@@ -279,25 +306,24 @@ def _ask_hub(name: str) -> Any:
 def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
+    options = {"use_safetensors": None if trust_pickle else True, "local_files_only": True, "trust_remote_code": False}
+    return _loaded(AutoModelForCausalLM, target, target, dtype=number_type, **options)
+
+
+def _loaded(kind: Any, target: str | Path | None, label: str | Path, **options: Any) -> Any:
+    """What transformers makes of a folder, an id, or weights given as `state_dict`, if no weight is missing."""
     try:
         with _quiet():
-            module, report = AutoModelForCausalLM.from_pretrained(
-                target,
-                dtype=number_type,
-                use_safetensors=None if trust_pickle else True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
+            module, report = kind.from_pretrained(target, output_loading_info=True, **options)
     except Exception as error:  # transformers, safetensors and pydantic each raise their own
         raise GatewiseError(
-            f"transformers could not load a language model from {target}: {_one_line(error)} "
+            f"transformers could not load a language model from {label}: {_one_line(error)} "
             "Check that its files are whole and that it is a decoder whose code is part of transformers."
         ) from error
     missing = sorted(report["missing_keys"])
     if missing:
         raise GatewiseError(
-            f"{target} has no weights for {missing[0]} and {len(missing) - 1} more parameters, which transformers "
+            f"{label} has no weights for {missing[0]} and {len(missing) - 1} more parameters, which transformers "
             f"would make up. Copy all files of the model."
         )
     return module
@@ -326,10 +352,31 @@ def _move(module: Any, device: Any) -> Any:
 
     try:
         return module.to(torch.device(device if device is not None else "cpu"))
-    except (RuntimeError, AssertionError) as error:
+    except RuntimeError as error:
+        raise GatewiseError(
+            f"the model cannot be moved to device {str(device)!r}: {_one_line(error)} Choose another device, or a "
+            "smaller dtype."
+        ) from error
+
+
+def _check_device(device: Any, number_type: torch.dtype) -> None:
+    """Multiply two numbers there: a wrong device or dtype shows before a model is loaded for it."""
+    import torch
+
+    place = "cpu" if device is None else device
+    try:
+        one = torch.ones(1, 1, device=torch.device(place))
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise GatewiseError(
             f"cannot use device {str(device)!r}: {_one_line(error)} Expected 'cpu', or a device that this torch "
             f"({torch.__version__}) was built for, such as 'cuda'."
+        ) from error
+    try:
+        torch.mm(one.to(number_type), one.to(number_type))
+    except (RuntimeError, TypeError) as error:
+        name = str(number_type).removeprefix("torch.")
+        raise GatewiseError(
+            f"device {str(place)!r} does not compute in {name}: {_one_line(error)} Give dtype='float32'."
         ) from error
 
 
