@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         truth_tables,
     )
     from gatewise.methods import Method, Scores, discover, score_edges
-    from gatewise.models import Model, load_model
+    from gatewise.models import Model, load_model, register_architecture
     from gatewise.report import investigate
     from gatewise.tasks import Pairs, Task, task
 
@@ -62,6 +62,7 @@ _HOME = {
     "investigate": "report",
     "load_model": "models",
     "partners": "logic",
+    "register_architecture": "models",
     "run_circuit": "engine",
     "run_circuits": "engine",
     "score_edges": "methods",
@@ -97,6 +98,7 @@ __all__ = [
     "investigate",
     "load_model",
     "partners",
+    "register_architecture",
     "run_circuit",
     "run_circuits",
     "score_edges",

@@ -117,7 +117,7 @@ def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     largest = max(weights, key=lambda name: weights[name].numel())
     save_file({name: w for name, w in weights.items() if name != largest}, folder / "model.safetensors")
-    with pytest.raises(GatewiseError, match="numbers in its .*safetensors, and a model of its config.json has"):
+    with pytest.raises(GatewiseError, match="holds .* numbers, and a model of its configuration has"):
         load_model(folder)
     renamed = {("other" if name == largest else name): w for name, w in weights.items()}
     save_file(renamed, folder / "model.safetensors")
@@ -188,10 +188,29 @@ def test_id_out_of_reach_says_so_at_once() -> None:
     assert time.monotonic() - start < 20
 
 
+def test_dtype_that_a_device_does_not_compute_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply = torch.mm
+
+    def without_bfloat16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.dtype == torch.bfloat16:
+            raise RuntimeError("\"addmm\" not implemented for 'BFloat16'")
+        return multiply(a, b)
+
+    monkeypatch.setattr(torch, "mm", without_bfloat16)
+    with pytest.raises(GatewiseError, match=r"device 'cpu' does not compute in bfloat16: .*Give dtype='float32'"):
+        load_model(folder, dtype="bfloat16")
+    with pytest.raises(GatewiseError, match="does not compute in bfloat16"):
+        load_model(load_model(folder).hf, dtype="bfloat16")
+    load_model(folder)
+
+
 def test_wrong_options(folder: Path) -> None:
     with pytest.raises(GatewiseError, match="'int8' was given; expected one of float32, bfloat16, float64"):
         load_model(folder, dtype="int8")
     with pytest.raises(GatewiseError, match="cannot use device 'toaster'"):
         load_model(folder, device="toaster")
+    if not torch.cuda.is_available():
+        with pytest.raises(GatewiseError, match="cannot use device 'cuda'.*Expected 'cpu', or a device"):
+            load_model(folder, device="cuda")
     with pytest.raises(GatewiseError, match="qkv"):
         load_model(folder, qkv="joined")  # type: ignore[arg-type]

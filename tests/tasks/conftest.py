@@ -20,6 +20,7 @@ class TextModel:
     tokenizer: Any
     name: str = "stand-in"
     hf: Any = None
+    needs_bos: bool = False
 
 
 def corpus() -> list[str]:

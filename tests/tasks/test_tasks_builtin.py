@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,6 +228,17 @@ def test_mixed_sa_flips_the_number_both_ways(model: TextModel) -> None:
     assert all((right == "themselves") != (wrong == "themselves") for right, wrong in zip(rights, wrongs, strict=True))
     for clean, corrupted in zip(pairs.clean_text, pairs.corrupted_text, strict=True):
         assert sum(a != b for a, b in zip(clean.split(), corrupted.split(), strict=True)) == 1
+
+
+def test_bos_is_there_if_the_family_needs_it(models_by_kind: dict[str, TextModel]) -> None:
+    """Gemma's tokenizer files may not add it; the model answers nonsense without."""
+    plain = models_by_kind["two digits"]
+    assert not adds_bos(plain.tokenizer)
+    gemma = replace(plain, needs_bos=True)
+    made = task("sa", gemma, examples=2)
+    assert made.bos
+    assert made.train.begins_with(plain.tokenizer.bos_token_id)
+    assert not task("sa", gemma, examples=2, bos=False).train.begins_with(plain.tokenizer.bos_token_id)
 
 
 def test_bos_follows_the_tokenizer_unless_said(models_by_kind: dict[str, TextModel]) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from gatewise.cli.tasks import tasks_app
 from gatewise.errors import GatewiseError
+from gatewise.evaluation.abilities import Ability, bos_problem
 from gatewise.tasks import RECIPES, every_form
 
 
@@ -61,9 +62,22 @@ def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:
     good.write_text(header + "".join(f"{a},{b},themselves,herself\n" for a, b in pairs))
     doubtful.write_text(header + "".join(f"{a},{a},herself,themselves\n" for a, _ in pairs))
     broken.write_text(header + "The girls helped,The other girl helped,themselves,herself\n")
-    assert "No objections" in run("check", str(good), "--model", "tiny")
+    said = run("check", str(good), "--model", "tiny")
+    assert "No objections" in said
+    assert "with BOS (chosen): right over wrong 100.0%" in said
+    assert "without BOS: right over wrong" in said
     found = json.loads(run("check", str(doubtful), "--model", "tiny", "--json"))
     assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 3)
     assert run("check", str(doubtful), "--model", "tiny").count("warning: ") == 3
     with pytest.raises(GatewiseError, match=r"broken\.csv, line 2"):
         run("check", str(broken), "--model", "tiny")
+
+
+def test_check_warns_of_the_wrong_choice_about_bos() -> None:
+    good, bad = Ability(64, 1.0, 0.9, 5.0, -0.1), Ability(64, 0.15, 0.1, -0.2, -0.3)
+    assert bos_problem(good, bad, bos=True) is None
+    warned = bos_problem(bad, good, bos=False)
+    assert warned == (
+        "the model prefers the right answer on 15% of the held-out prompts without BOS, and on 100% with it; "
+        "use --bos (bos=True)."
+    )

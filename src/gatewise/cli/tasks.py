@@ -22,7 +22,7 @@ tasks_app = typer.Typer(help="List tasks, show their examples, check your own.",
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="A built-in name, a Hugging Face id or a folder.")]
 BosOption = Annotated[
-    bool | None, typer.Option("--bos/--no-bos", help="Begin prompts with BOS [as the tokenizer does].")
+    bool | None, typer.Option("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")
 ]
 FirstTokenOption = Annotated[
     bool, typer.Option("--first-token", help="Allow answers of several tokens; compare their first tokens.")
@@ -93,7 +93,7 @@ def check_task(
     first_token: FirstTokenOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a file of pairs, check every line, and tell what makes it doubtful for a model.
+    """Read a file of pairs, check every line, and tell what makes it doubtful for a model, with and without BOS.
 
     The file has the columns clean, corrupted, right, wrong; both prompts of a line need the same number of tokens.
 
@@ -102,7 +102,8 @@ def check_task(
         gatewise tasks check my.csv --model smollm2-135m
         gatewise tasks check my.jsonl --model path/to/my-model --first-token
     """
-    from gatewise.evaluation import check_task
+    from gatewise.evaluation import ability, check_task
+    from gatewise.evaluation.abilities import bos_problem
     from gatewise.tasks import task
 
     loaded = load(model)
@@ -110,11 +111,24 @@ def check_task(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
         problems = check_task(loaded, made)
+    found = {made.bos: ability(loaded, made.test)}
+    if loaded.tokenizer.bos_token_id is not None:
+        other = task(path, loaded, bos=not made.bos, first_token=first_token)
+        found[other.bos] = ability(loaded, other.test)
+        problem = bos_problem(found[made.bos], found[other.bos], bos=made.bos)
+        problems += [] if problem is None else [problem]
     sizes = {"train": len(made.train), "test": len(made.test)}
     if as_json:
-        print(json.dumps({"task": made.name, "model": loaded.name, **sizes, "warnings": problems}, indent=2))
+        abilities = {"with_bos" if with_bos else "without_bos": asdict(one) for with_bos, one in found.items()}
+        shown = {"task": made.name, "model": loaded.name, **sizes, "bos": made.bos, **abilities, "warnings": problems}
+        print(json.dumps(shown, indent=2))
         return
     print(f"{made.name} for {loaded.name}: {sizes['train']} pairs to search on, {sizes['test']} to test on.")
+    for with_bos, one in found.items():
+        print(
+            f"{'with' if with_bos else 'without'} BOS{' (chosen)' if with_bos == made.bos else ''}: right over wrong "
+            f"{one.right_over_wrong:.1%}, margin {one.margin_clean:.2f} clean, {one.margin_corrupted:.2f} corrupted"
+        )
     for problem in problems:
         print(f"warning: {problem}")
     if not problems:

@@ -14,6 +14,7 @@ from gatewise.tasks import Pairs, Task
 
 POOR_ACCURACY = 0.75  # right over wrong on clean prompts
 SMALL_SHARE = 0.1  # of the clean margin that the corruption should at least take away
+CLEARLY_WORSE = 0.05  # of the clean prompts: by how many fewer answers are right
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,17 @@ def check_task(model: Model, task: Task) -> list[str]:
     for problem in problems:
         warnings.warn(f"{task.name} on {model.name}: {problem}", GatewiseWarning, stacklevel=2)
     return problems
+
+
+def bos_problem(chosen: Ability, other: Ability, *, bos: bool) -> str | None:
+    """A sentence if the model does the task clearly worse with BOS, or without, than it would the other way."""
+    if other.right_over_wrong - chosen.right_over_wrong < CLEARLY_WORSE:
+        return None
+    now, then, option = ("with", "without", "--no-bos") if bos else ("without", "with", "--bos")
+    return (
+        f"the model prefers the right answer on {chosen.right_over_wrong:.0%} of the held-out prompts {now} BOS, and "
+        f"on {other.right_over_wrong:.0%} {then} it; use {option} (bos={not bos})."
+    )
 
 
 def find_problems(pairs: Pairs, clean: Tensor, corrupted: Tensor) -> list[str]:

@@ -96,6 +96,7 @@ def provenance(
         "task": pairs.name,
         "examples": len(pairs),
         "data": pairs.fingerprint,
+        "bos": model.tokenizer is not None and pairs.begins_with(model.tokenizer.bos_token_id),
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "threads": torch.get_num_threads(),

@@ -33,7 +33,8 @@ def gemma_parts(hf: Any) -> Parts:
         (_attention(layer, config, rotary[kind]), _mlp(layer))
         for layer, kind in zip(body.layers, config.layer_types, strict=True)
     ]
-    return Parts(embed, layers, gemma_norm(body.norm), config.hidden_size, softcap=config.final_logit_softcapping)
+    cap = config.final_logit_softcapping
+    return Parts(embed, layers, gemma_norm(body.norm), config.hidden_size, softcap=cap, needs_bos=True)
 
 
 def gemma_norm(module: Any) -> Norm:

@@ -32,6 +32,7 @@ class Model:
     tokenizer: Any = None
     hf: Any = None  # the transformers module, if there is one
     softcap: float | None = None  # of the logits
+    needs_bos: bool = False  # whether prompts begin with BOS whatever the tokenizer does by itself
 
     def unembed(self, x: Tensor) -> Tensor:
         """Logits of a final residual. [..., d] -> [..., vocabulary]"""

@@ -121,8 +121,8 @@ class Attention:
         weights: Projection = getattr(self, kind)
         if heads is not None and isinstance(self.q_norm, JointHeadNorm):
             raise GatewiseError(
-                "this model has norms over the queries and keys of all heads of a layer, so no head can be computed alone, "
-                "as ACDC, exact effects and truth tables do. Use EAP, EAP-IG or Edge Pruning."
+                "this model has norms over the queries and keys of all heads of a layer, so no head can be computed "
+                "alone, as ACDC, exact effects and truth tables do. Use EAP, EAP-IG or Edge Pruning."
             )
         if heads is not None and kind != "q":
             heads = heads // (self.n_heads // self.n_groups)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.circuits.graph import QKV, Graph
 from gatewise.errors import GatewiseError
+from gatewise.models.layout import Layout
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention, Norm, Pointwise, Projection
 
@@ -26,9 +28,32 @@ class Parts:
     d_model: int
     parallel: bool = False  # MLP and heads of a layer read the same
     softcap: float | None = None  # of the logits
+    needs_bos: bool = False  # was trained with BOS before every text, and fails without it
 
 
-def supported_architectures() -> dict[str, Callable[[Any], Parts]]:
+Adapter = Callable[[Any], Parts]  # of a transformers module
+
+_CHECKED_TOKENS = 12  # on which an adapter from outside is compared with transformers
+_registered: dict[str, Adapter] = {}
+
+
+def register_architecture(model_type: str, adapter: Adapter) -> None:
+    """Let `load_model` take another kind of model, named by its config's `model_type`.
+
+    The adapter finds the weights in the transformers module. No test of ours has seen it, so that every model it makes
+    is compared with transformers on a short prompt when it is loaded.
+    """
+    if model_type in supported_architectures().keys() - _registered.keys():
+        raise GatewiseError(f"the architecture {model_type!r} has an adapter in gatewise; register another name.")
+    if not isinstance(model_type, str) or not callable(adapter):
+        raise GatewiseError(
+            f"an adapter is a function from a transformers module to Parts, under a config's model_type; got "
+            f"{model_type!r} and {type(adapter).__name__}."
+        )
+    _registered[model_type] = adapter
+
+
+def supported_architectures() -> dict[str, Adapter]:
     """`config.model_type` -> adapter. A new architecture is one file and one line here."""
     from gatewise.models.gemma import gemma_parts
     from gatewise.models.gpt2 import gpt2_parts
@@ -53,6 +78,7 @@ def supported_architectures() -> dict[str, Callable[[Any], Parts]]:
         "gemma2": gemma_parts,
         "gemma3_text": gemma_parts,
         "olmo2": olmo2_parts,
+        **_registered,
     }
 
 
@@ -63,13 +89,13 @@ def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split")
     if kind not in adapters:
         raise GatewiseError(
             f"the architecture {kind!r} is not supported; supported are {', '.join(adapters)}. "
-            f"docs/own-model.md shows how to add one."
+            f"docs/own-model.md shows how to register one."
         )
     hf.eval().requires_grad_(False)
     parts = adapters[kind](hf)
     stages = tuple(stage for layer in parts.layers for stage in layer)
     n_heads = parts.layers[0][0].n_heads
-    return Model(
+    model = Model(
         name=name or getattr(hf, "name_or_path", "") or kind,
         graph=Graph.transformer(len(parts.layers), n_heads, parts.d_model, parallel=parts.parallel, qkv=qkv),
         embed=lambda tokens, positions: parts.embed(tokens, positions)[None],
@@ -77,11 +103,45 @@ def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split")
         final_norm=parts.final_norm,
         head=hf.get_output_embeddings().weight,
         softcap=parts.softcap,
+        needs_bos=parts.needs_bos,
         vocabulary_size=hf.config.vocab_size,
         tensors=lambda: dict(hf.named_parameters()),
         tokenizer=tokenizer,
         hf=hf,
     )
+    if kind in _registered and model.device.type != "meta":
+        _check_logits(kind, parts, model)
+    return model
+
+
+@torch.no_grad()
+def _check_logits(kind: str, parts: Parts, model: Model) -> None:
+    """Refuse an adapter whose logits are not transformers': one forward of both."""
+    tokens = torch.linspace(0, model.vocabulary_size - 1, _CHECKED_TOKENS, device=model.device).long()[None]
+    expected, found = model.hf(tokens).logits.double(), _plain_logits(parts, model, tokens).double()
+    difference, spread = (found - expected).abs().max().item(), expected.std().item()
+    rounding = 100 * torch.finfo(model.dtype).eps
+    if not difference <= max(1e-4, rounding) * spread:
+        raise GatewiseError(
+            f"the adapter of {kind!r} does not give transformers' logits: on a short prompt they differ by up to "
+            f"{difference:.2g}, and logits spread by {spread:.2g}. Check norms, biases, scale and rotary embedding."
+        )
+
+
+def _plain_logits(parts: Parts, model: Model, tokens: Tensor) -> Tensor:
+    """The model without any circuit, stage after stage. [1, column] -> [1, column, vocabulary]"""
+    width = tokens.shape[1]
+    layout = Layout(torch.tensor([width], device=tokens.device), width, 0, model.dtype)
+    x = parts.embed(tokens, layout.positions())
+    for attention, mlp in parts.layers:
+        heads = _with_bias(attention(x[None], layout).sum(dim=0), attention.bias)
+        inner = _with_bias(mlp((x if parts.parallel else x + heads)[None])[0], mlp.bias)
+        x = x + heads + inner
+    return model.unembed(x)
+
+
+def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
+    return x if bias is None else x + bias
 
 
 def layer_norm(module: Any) -> Norm:

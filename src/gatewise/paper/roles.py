@@ -168,7 +168,7 @@ def _on_random_tokens(model: Model, pairs: Pairs, criteria: Criteria, seed: int)
     tokenizer = model.tokenizer
     special = set(tokenizer.all_special_ids) if tokenizer is not None else set()
     allowed = torch.tensor([token for token in range(model.vocabulary_size) if token not in special])
-    start = [tokenizer.bos_token_id] if tokenizer is not None and _begins_with(pairs, tokenizer.bos_token_id) else []
+    start = [tokenizer.bos_token_id] if tokenizer is not None and pairs.begins_with(tokenizer.bos_token_id) else []
     longest = getattr(getattr(model.hf, "config", None), "max_position_embeddings", 2 * criteria.random_tokens)
     size = min(criteria.random_tokens, (longest - len(start)) // 2)
     generator = torch.Generator().manual_seed(seed)
@@ -193,11 +193,6 @@ def _on_random_tokens(model: Model, pairs: Pairs, criteria: Criteria, seed: int)
         "previous token": on_a["previous token"],
         **{role: on_a[role] - on_b[role] for role in places},
     }
-
-
-def _begins_with(pairs: Pairs, token: int | None) -> bool:
-    firsts = pairs.clean[torch.arange(len(pairs)), pairs.width - pairs.lengths]
-    return token is not None and bool((firsts == token).all())
 
 
 def _mean_attention(model: Model, pairs: Pairs, places: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:

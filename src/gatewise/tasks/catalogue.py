@@ -38,6 +38,8 @@ class Reader(Protocol):
     def tokenizer(self) -> Any: ...
     @property
     def hf(self) -> Any: ...  # whose config may tell the longest prompt
+    @property
+    def needs_bos(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,15 @@ def task(
     held_out="templates" keeps those of test out of train.
 
     `examples` is the size of train, `test_examples` that of test (by default the same). No prompt of test occurs in
-    train. A file with fewer pairs is divided in that proportion. `bos=None` does what the tokenizer does by
-    default. `first_token` lets answers of a file be several tokens long, of which the first is compared.
+    train. A file with fewer pairs is divided in that proportion. `bos=None` begins prompts with BOS if the model's
+    family needs it (Gemma) or the tokenizer does so by itself. `first_token` lets answers of a file be several tokens
+    long, of which the first is compared.
     """
     tokenizer = _tokenizer(model)
     sizes = (_size(examples, "examples"), _size(examples if test_examples is None else test_examples, "test_examples"))
     longest = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
+    if bos is None and model.needs_bos and tokenizer.bos_token_id is not None:
+        bos = True
     encoder = Encoder(tokenizer, bos, longest)
     short, in_name = parse_name(os.fspath(name))
     choices = options_of(short)

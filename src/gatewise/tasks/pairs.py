@@ -119,6 +119,11 @@ class Pairs:
             corrupted_text=self.clean_text,
         )
 
+    def begins_with(self, token: int | None) -> bool:
+        """Whether all prompts begin with this token, if there is one."""
+        firsts = self.clean[torch.arange(len(self)), self.width - self.lengths]
+        return token is not None and bool((firsts == token).all())
+
     @property
     def width(self) -> int:
         """Tokens of the longest prompt."""
