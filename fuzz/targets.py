@@ -200,25 +200,38 @@ def _text(text: str) -> bytes:
 
 
 def _gguf() -> list[bytes]:
-    tokens = ["<|a|>", "Ġ", "a", "Ġa"]
+    """A Llama with byte-level BPE, and one with SentencePiece's pieces and scores."""
+    byte_level = [
+        _text("tokenizer.ggml.model") + struct.pack("<I", 8) + _text("gpt2"),
+        _text("tokenizer.ggml.pre") + struct.pack("<I", 8) + _text("smollm"),
+        _text("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 1) + _text("Ġ a"),
+    ]
+    pieces = [
+        _text("tokenizer.ggml.model") + struct.pack("<I", 8) + _text("llama"),
+        _text("tokenizer.ggml.scores") + struct.pack("<IIQ4f", 9, 6, 4, 0, -1, -2, -3),
+        _text("tokenizer.ggml.add_space_prefix") + struct.pack("<IB", 7, 0),
+    ]
+    return [_gguf_file(["<|a|>", "Ġ", "a", "Ġa"], byte_level), _gguf_file(["<s>", "▁", "a", "▁a"], pieces)]
+
+
+def _gguf_file(tokens: list[str], tokenizer: list[bytes]) -> bytes:
     sizes = {
         "embedding_length": 4, "attention.head_count": 2, "attention.head_count_kv": 1, "vocab_size": 4,
         "feed_forward_length": 4, "block_count": 1, "context_length": 16,
     }  # fmt: skip
     fields = [
-        (_text("general.architecture") + struct.pack("<I", 8) + _text("llama")),
-        (_text("tokenizer.ggml.pre") + struct.pack("<I", 8) + _text("smollm")),
-        (_text("tokenizer.chat_template") + struct.pack("<I", 8) + _text("{{ x }}")),
+        _text("general.architecture") + struct.pack("<I", 8) + _text("llama"),
+        _text("tokenizer.chat_template") + struct.pack("<I", 8) + _text("{{ x }}"),
         *(_text(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in sizes.items()),
         _text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5),
         _text("llama.rope.freq_base") + struct.pack("<If", 6, 1e4),
         _text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 4) + b"".join(map(_text, tokens)),
-        _text("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 1) + _text("Ġ a"),
         _text("tokenizer.ggml.token_type") + struct.pack("<IIQ4i", 9, 5, 4, 3, 1, 1, 1),
         *(
             _text(f"tokenizer.ggml.{n}_token_id") + struct.pack("<II", 4, 0)
             for n in ("bos", "eos", "unknown", "padding")
         ),
+        *tokenizer,
     ]
     tensors = [
         _text("token_embd.weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, 0),  # float32
@@ -226,7 +239,7 @@ def _gguf() -> list[bytes]:
         _text("blk.0.attn_norm.weight") + struct.pack("<IQIQ", 1, 4, 1, 224),  # float16
     ]
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)) + b"".join(fields) + b"".join(tensors)
-    return [head + b"\0" * (-len(head) % 32) + bytes(256)]
+    return head + b"\0" * (-len(head) % 32) + bytes(256)
 
 
 def _convert(content: bytes) -> None:
