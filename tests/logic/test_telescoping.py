@@ -11,7 +11,8 @@ from small_models import random_pairs, small_model
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.receivers import Batches
-from gatewise.logic.telescoping import local_and_downstream, partners
+from gatewise.logic.interactions import interaction
+from gatewise.logic.telescoping import edge_indices, local_and_downstream, partners
 from gatewise.models.planted_kinds import planted_kind
 
 FAMILIES = ("gpt2", "neox", "llama", "gemma2", "gemma3")
@@ -44,6 +45,20 @@ def test_partners_sum_to_what_they_explain(architecture: str, edge: str, within:
     assert found.local + found.downstream == pytest.approx(found.score_ns - found.score_dn, abs=1e-9)
     assert found.exact[edge.partition("->")[0]] == pytest.approx(0, abs=1e-12) or "<" in edge
     assert all(map(math.isfinite, found.exact.values()))
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
+def test_indices_of_edges_are_those_of_interactions_with_all_others(architecture: str, within: bool) -> None:
+    model = small_model(architecture, dtype=torch.float64)
+    names = ["m0->a1.h2<k>", "input->a1.h2<k>", "a0.h1->a1.h2<v>", "a0.h1->m1", "m0->logits"]
+    of = model.graph.circuit(names)
+    circuit = of | model.graph.random_circuit(60, seed=1) if within else None
+    found = edge_indices(model, PAIRS, of, circuit=circuit, memory=400_000)
+    for edge, ns, dn, gamma in zip(of, found.ns.tolist(), found.dn.tolist(), found.gamma(0.0).tolist(), strict=True):
+        receiver = edge.partition("->")[2].partition("<")[0]
+        one = interaction(model, PAIRS, receiver, {"e": edge}, rest="player", circuit=circuit, confirm=False, floor=0.0)
+        assert (ns, dn, gamma) == pytest.approx((one.ns["e"], one.dn["e"], one.gamma["e"]), abs=1e-9, nan_ok=True)
 
 
 def test_the_partner_of_a_gates_edge_is_the_other_group() -> None:

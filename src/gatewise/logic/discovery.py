@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.circuits import check_circuits
 from gatewise.engine.receivers import LOGITS, Batches
+from gatewise.engine.runs import check_circuits
 from gatewise.errors import GatewiseError
 from gatewise.logic import dividends as tables
 from gatewise.logic.groups import cluster, strongest_edges

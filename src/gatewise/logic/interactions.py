@@ -27,9 +27,8 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.circuits import check_circuits
 from gatewise.engine.receivers import LOGITS, Batches, Receivers, Side
-from gatewise.engine.runs import check_pairs
+from gatewise.engine.runs import check_circuits, check_pairs
 from gatewise.errors import GatewiseError
 from gatewise.logic import dividends as tables
 from gatewise.models.model import Model

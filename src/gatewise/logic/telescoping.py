@@ -20,8 +20,11 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.receivers import Batches
-from gatewise.logic.interactions import Candidate, check, measure, read_gate
+from gatewise.circuits.graph import Graph
+from gatewise.engine.receivers import LOGITS, Batches, Receivers
+from gatewise.engine.runs import check_circuits
+from gatewise.logic.dividends import gate_index
+from gatewise.logic.interactions import FLOOR, Candidate, check, measure, read_gate
 from gatewise.models.model import Model
 from gatewise.notebook import SHOWN, card
 from gatewise.tasks.pairs import Pairs
@@ -98,6 +101,60 @@ def partners(
         exact=dict(zip(names, (exact * shares).tolist(), strict=True)),
         gradient=dict(zip(names, (slopes * shares).tolist(), strict=True)),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeIndices:
+    """Exact effects of single edges at their receivers, all other edges as one partner. Shares of the margin."""
+
+    graph: Graph
+    edges: tuple[int, ...]  # indices in graph.edges
+    ns: Tensor  # [edge], what is lost there if only this edge goes
+    dn: Tensor  # [edge], what it brings there alone
+
+    def gamma(self, floor: float = FLOOR) -> Tensor:
+        """Gate indices: 1 AND, -1 OR, 0 ADDER; NaN where neither effect is above the floor. [edge]"""
+        return gate_index(self.ns, self.dn, floor)
+
+    def __repr__(self) -> str:
+        known = self.gamma()[~self.gamma().isnan()]
+        mean = f"{float(known.mean()):+.2f}" if len(known) else "-"
+        return f"<EdgeIndices of {len(self.edges):,} edges: {len(known):,} above the floor, mean gate index {mean}>"
+
+
+def edge_indices(
+    model: Model, pairs: Pairs, of: Circuit, *, circuit: Circuit | None = None, memory: int | str | None = None
+) -> EdgeIndices:
+    """Exact Ns and Dn effects at their receivers of all edges of `of`, in the model or within a circuit."""
+    check(model, pairs, circuit)
+    check_circuits(model, [of])
+    graph, on = model.graph, Batches(model, pairs, circuit, memory)
+    chosen = graph.matrix(of.mask)
+    effects = torch.zeros(2, len(graph.ports), len(graph.senders), dtype=torch.float64)
+    total = 0.0
+    for receivers in on:
+        total += float((receivers.margins[0] - receivers.margins[1]).sum())
+        for node in [*range(len(graph.senders)), LOGITS]:
+            ports = list(receivers.ports(node))
+            places = (chosen[ports] & receivers.kept[ports]).nonzero()
+            if len(places):
+                found = _single_effects(receivers, node, places)
+                effects[:, torch.tensor(ports)[places[:, 0]], places[:, 1]] += found
+    edges = tuple(of.indices)
+    ns, dn = graph.vector(effects / total)[:, list(edges)]
+    return EdgeIndices(graph, edges, ns, dn)
+
+
+def _single_effects(receivers: Receivers, node: int, places: Tensor) -> Tensor:
+    """n and d of edges [edge, (port of the node, sender)] on one batch, summed over examples. [2, edge]"""
+    kept = receivers.kept[list(receivers.ports(node))]
+    single = torch.zeros(len(places), *kept.shape, dtype=torch.bool)
+    single[torch.arange(len(places)), places[:, 0], places[:, 1]] = True
+    clean = torch.cat([kept[None], kept & ~single, single])
+    siblings = torch.arange(len(clean)) <= len(places)
+    values = receivers.values(node, clean, siblings).sum(dim=-1).cpu()
+    whole, without, alone = values.split([1, len(places), len(places)])
+    return torch.stack([whole - without, alone])
 
 
 def local_and_downstream(on: Batches) -> tuple[Tensor, Tensor]:
