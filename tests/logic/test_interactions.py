@@ -209,6 +209,7 @@ def test_planted_gates(kind: str, label: str) -> None:
     found = interaction(planted_model(kind), planted_pairs(8), "B", {"one": "A1->B", "two": "A2->B"})
     assert (found.label, found.members) == (label, ("one", "two"))
     assert list(found.gamma.values()) == pytest.approx([{"AND": 1, "OR": -1, "ADDER": 0}[label]] * 2)
+    assert set(found.group_labels.values()) == {label}
     assert bool(found.confirmed) == (label != "ADDER")
     assert not found.conditional
     assert found.to_json()["label"] == label
@@ -218,6 +219,14 @@ def test_the_rest_as_a_player_makes_one_group_enough() -> None:
     found = interaction(planted_model("and"), planted_pairs(8), "B", {"one": "A1->B"}, rest="player")
     assert found.partners == {("one", "rest"): 1, ("rest", "one"): 1}
     assert found.label == "AND"
+
+
+def test_a_group_may_need_the_other_which_acts_alone() -> None:
+    """Three quarters of b's effect are its own; a does something only beside b. As keys and values in real heads."""
+    table = torch.tensor([0.0, 0.0, 0.75, 1.0, 0.0, 0.0, 0.75, 1.0]).double()[:, None].expand(8, 16)
+    found = Interaction("B", {"a": ("A1->B",), "b": ("A2->B",)}, "corrupted", table, torch.ones(16).double())
+    assert found.group_labels == {"a": "AND", "b": "ADDER"}
+    assert found.label == "ADDER"  # a quarter is as much as an ADDER may be off
 
 
 def test_refusals() -> None:

@@ -79,11 +79,11 @@ def _table(found: Interaction) -> Table:
 
 
 def _players(found: Interaction) -> Table:
-    table = Table("group", "edges", "n", "d", "gate index", "95 %", box=box.SIMPLE_HEAD)
+    table = Table("group", "edges", "n", "d", "gate index", "95 %", "acts as", box=box.SIMPLE_HEAD)
     for name in found.players:
         edges = str(len(found.groups[name])) if name in found.groups else "all others"
         n, d, gamma = (found.intervals[key][name] for key in ("ns", "dn", "gamma"))
-        table.add_row(name, edges, _value(n), _value(d), _value(gamma), _range(gamma))
+        table.add_row(name, edges, _value(n), _value(d), _value(gamma), _range(gamma), found.group_labels[name])
     return table
 
 
@@ -106,7 +106,7 @@ def found_table(found: Interactions, most: int = 20) -> Table:
     for one in found.found[:most]:
         names, size = one.interaction
         groups = ", ".join(f"{name} ({len(edges)})" for name, edges in one.groups.items())
-        indices = ", ".join(f"{name} {value:+.2f}" for name, value in one.gamma.items())
+        indices = ", ".join(f"{name} {value:+.2f} {one.group_labels[name]}" for name, value in one.gamma.items())
         stands = "" if one.confirmed is None else "yes" if one.confirmed else "no"
         strongest = f"{' x '.join(sorted(names))} {_value(size)}"
         table.add_row(one.receiver, one.label, groups, strongest, _range(size), indices, stands)

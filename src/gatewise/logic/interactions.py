@@ -45,6 +45,7 @@ MOST_GROUPS = 4
 FLOOR = 0.01  # of the margin
 RESAMPLES = 2_000
 FEWEST = 8  # pairs that an interval needs
+_TWICE = 1 / 3  # gate index at which one effect is twice the other
 _Value = TypeVar("_Value")
 
 
@@ -172,6 +173,17 @@ class Interaction:
             for name, by_key in drawn.items()
         }
 
+    @cached_property
+    def group_labels(self) -> dict[str, str]:
+        """How each player acts, by the interval of its gate index: AND (its loss is more than twice what it brings
+        alone, or there is nothing it brings), OR (the other way round), ADDER (neither), or undecided."""
+        found = {}
+        for name, index in self.intervals["gamma"].items():
+            low, high = (_act(end) for end in (index.low, index.high))
+            known = low == high and not math.isnan(index.value)
+            found[name] = low if known else tables.UNDECIDED
+        return found
+
     @property
     def interaction(self) -> tuple[Names, Interval]:
         """The dividend of two or more players that is largest."""
@@ -209,7 +221,9 @@ class Interaction:
                 for names, value in self.intervals["values"].items()
             ],
             "players": {
-                name: {key: _plain(self.intervals[key][name]) for key in ("ns", "dn", "gamma")} for name in self.players
+                name: {key: _plain(self.intervals[key][name]) for key in ("ns", "dn", "gamma")}
+                | {"label": self.group_labels[name]}
+                for name in self.players
             },
             "partners": [{"of": a, "with": b, "value": value} for (a, b), value in self.partners.items()],
             "p": self.p,
@@ -454,6 +468,10 @@ def _contrast(gate: Candidate, found: Interaction) -> Callable[[Receivers], Tens
         return torch.stack([signs @ values.cpu() for values in margins])
 
     return contrast
+
+
+def _act(index: float) -> str:
+    return "AND" if index > _TWICE else "OR" if index < -_TWICE else tables.ADDER
 
 
 def _names(names: Sequence[str], bits: int) -> Names:
