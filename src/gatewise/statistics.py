@@ -9,7 +9,7 @@ subsets of the values cut the line into 2^n pieces that hold the true middle wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -114,6 +114,15 @@ def ratio_interval(tops: Sequence[float], bottoms: Sequence[float]) -> Interval:
     drawn = (above / below)[below != 0]
     low, high = middle_part(drawn) if len(drawn) else (math.nan, math.nan)
     return Interval(value, float(low), float(high), len(one))
+
+
+def clustered_ratio(units: Iterable[tuple[Hashable, float, float]]) -> Interval:
+    """The same, where units of one name belong together and are drawn together: name, top, bottom."""
+    sums: dict[Hashable, tuple[float, float]] = {}
+    for name, top, bottom in units:
+        one, other = sums.get(name, (0.0, 0.0))
+        sums[name] = (one + top, other + bottom)
+    return ratio_interval([top for top, _ in sums.values()], [bottom for _, bottom in sums.values()])
 
 
 def sign_flip_p(values: Sequence[float]) -> float:

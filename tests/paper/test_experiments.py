@@ -1,5 +1,8 @@
-"""Every experiment runs on a very small preset, and its verdicts follow its numbers."""
+"""Every experiment runs on a very small preset, and its rulings follow its numbers."""
 
+from __future__ import annotations
+
+import json
 import math
 from pathlib import Path
 
@@ -8,28 +11,28 @@ import torch
 
 from gatewise import load_model
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.knockouts import SampledColumn
-from gatewise.paper.contract import Outcome, Verdict
-from gatewise.paper.experiments import EXPERIMENTS, capabilities, completeness_metrics, contribution, gate_ablation
-from gatewise.paper.experiments.completeness import judge_widest
-from gatewise.paper.experiments.contribution import judge_similar
-from gatewise.paper.experiments.cost import against, judge_twice
-from gatewise.paper.experiments.curves import Comparison, Curves, Point, compare, judge
-from gatewise.paper.experiments.gate_ablation import Removals, judge_hardly, judge_order, judge_same, share_of_one
-from gatewise.paper.experiments.misalignment import judge_ratios, judge_slopes
-from gatewise.paper.experiments.proportion import judge_equal, ring_sizes, shares
-from gatewise.paper.experiments.stability import judge_growth, spread
-from gatewise.paper.experiments.statistics import Interval, bootstrap, clusters, jackknife, ratio
+from gatewise.paper.claims import JUDGEMENTS
+from gatewise.paper.contract import Measurement, Result, Search, group, of_kind
+from gatewise.paper.experiments import EXPERIMENTS, capabilities, completeness_metrics, cost
+from gatewise.paper.experiments.contribution import WEIGHTS, Effect, compared, mean_effect
+from gatewise.paper.experiments.cost import CostKey, against
+from gatewise.paper.experiments.curves import BehaviourKey, Curves
+from gatewise.paper.experiments.gate_ablation import Removals, has_effect, share_of_one
+from gatewise.paper.experiments.misalignment import best_ratio, slope
+from gatewise.paper.experiments.proportion import fewest_or, ring_sizes, shares, unequal
+from gatewise.paper.experiments.stability import Spread, growth, overlaps
+from gatewise.paper.experiments.unlearning import largest_loss
 from gatewise.paper.experiments.venn import circle_distance, lens_area
 from gatewise.paper.figures import draw
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import QUICK
+from gatewise.paper.runner import judged, merged, reproduce
 from gatewise.paper.toy import PAPER, ToyRow
 
 SMALL = QUICK.changed(
     sizes=(20, 60),
     seeds=2,
-    stability_seeds=2,
+    own_seeds={"stability": {"eap": 3, "edge-pruning": 3}, "misalignment": {"eap": 1}},
     pairs=4,
     held_out=8,
     repeats=3,
@@ -40,7 +43,6 @@ SMALL = QUICK.changed(
     parameters={"edge-pruning": {"steps": 3}},
 )
 BOTH = SMALL.changed(methods=("eap", "edge-pruning"))
-JUDGEMENTS = {"holds", "holds partly", "does not hold", "cannot be judged"}
 
 
 @pytest.fixture(scope="module")
@@ -48,209 +50,148 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reproduction")
 
 
-@pytest.mark.parametrize(
-    ("name", "preset"),
-    [
-        ("gate-ablation", BOTH),
-        ("capabilities", SMALL),
-        ("completeness", BOTH),
-        ("faithfulness", BOTH),
-        ("stability", BOTH),
-        ("completeness-metrics", SMALL),
-        ("misalignment", SMALL),
-        ("contribution", BOTH),
-        ("proportion", BOTH),
-        ("cost", BOTH),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_an_experiment_gives_tables_verdicts_and_figures(name: str, preset: object, folder: Path) -> None:
-    lab = Lab(preset, folder)  # type: ignore[arg-type]
+def _failing(one: Measurement) -> Measurement:
+    """The same measurement, which cannot be done again."""
+
+    def fail(lab: Lab, key: object) -> None:
+        raise AssertionError(f"{one} is computed again")
+
+    fail.__module__, fail.__name__ = one.work.__module__, one.work.__name__
+    return Measurement(fail, one.key, one.searches)
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_an_experiment_measures_each_thing_once_and_gives_tables_rulings_and_figures(name: str, folder: Path) -> None:
+    """No key twice; and once measured, it is judged without computing anything."""
+    slow = ("capabilities", "completeness-metrics", "misalignment", "graph-study", "unlearning")
+    lab = Lab(SMALL if name in slow else BOTH, folder)
     experiment = EXPERIMENTS[name]
-    for cell in experiment.cells(lab.preset):
-        lab.find(cell)
-    for job in experiment.jobs(lab.preset):
-        job.run(lab)
-    outcome: Outcome = experiment.run(lab)
-    assert outcome.tables
-    assert outcome.verdicts
-    assert outcome.figures
-    for table in (*outcome.tables, *outcome.paper):
+    wanted = list(experiment.measurements(lab))
+    assert len({one.key for one in wanted}) == len(wanted)
+    judged(lab, experiment, wanted)
+    result: Result = judged(Lab(lab.preset, folder), experiment, map(_failing, wanted))
+    assert result.tables
+    assert result.rulings
+    assert result.figures
+    for table in (*result.tables, *result.paper):
         assert table.rows
         assert all(len(row) == len(table.columns) for row in table.rows)
-    assert all(isinstance(verdict, Verdict) and verdict.because for verdict in outcome.verdicts)
-    assert {verdict.judgement for verdict in outcome.verdicts} <= JUDGEMENTS
-    for number, make in enumerate(outcome.figures.values()):
+    assert all(ruling.because and ruling.judgement in JUDGEMENTS for ruling in result.rulings)
+    primary = [ruling.method for ruling in result.rulings if ruling.primary]
+    assert len(primary) == len(set(primary)), "one primary claim for each method"
+    for number, make in enumerate(result.figures.values()):
         svg, png = draw(make, folder / "figures", f"{name}-{number}")
         assert svg.stat().st_size > 2_000
         assert png.stat().st_size > 2_000
 
 
-@pytest.mark.parametrize("module", [gate_ablation, contribution, completeness_metrics, capabilities])
-def test_jobs_leave_nothing_to_compute(module: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab(SMALL, folder)
-    experiment = module.EXPERIMENT  # type: ignore[attr-defined]
-    for cell in experiment.cells(SMALL):
-        lab.find(cell)
-    for job in experiment.jobs(SMALL):
-        job.run(lab)
-
-    def fail(*about: object, **more: object) -> None:
-        raise AssertionError("computed again")
-
-    for name in ("ablate_gates", "gate_contributions", "incompleteness_table", "table"):
-        if hasattr(module, name):
-            monkeypatch.setattr(module, name, fail)
-    assert experiment.run(lab).verdicts
+def test_searches_are_merged() -> None:
+    some = [Search("ioi", "eap", 0, ("dn",)), Search("ioi", "acdc", 0, ("ns",)), Search("ioi", "eap", 0, ("ns", "dn"))]
+    assert merged(some) == [Search("ioi", "acdc", 0, ("ns",)), Search("ioi", "eap", 0, ("ns", "dn"))]
 
 
-def _curves(ns: list[float], both: list[float], empty: float) -> Curves:
-    points = {}
-    for size, (one, two) in enumerate(zip(ns, both, strict=True)):
-        for direction, value in (("ns", one), ("ns+dn", two)):
-            points["ioi", "eap", direction, size] = (Point((value,)), Point((1 - value,)))
-    return Curves(points, {"ioi": (0.0, 1.0)}, {"ioi": (empty, 0.0)})
+def test_what_fails_fails_its_experiment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(lab: Lab, key: object) -> None:
+        raise GatewiseError("there is no clock")
+
+    monkeypatch.setattr(cost, "seconds", fail)
+    preset = SMALL.changed(seeds=1, sizes=[20])
+    with pytest.raises(GatewiseError, match=r"1 of 2 experiments failed: cost: .*there is no clock"):
+        reproduce(["proportion", "cost"], preset, out=tmp_path, workers=1, log=False)
+    assert list(json.loads((tmp_path / "results.json").read_text())["experiments"]) == ["proportion"]
 
 
-def test_saturated_cells_do_not_count() -> None:
-    curves = _curves([0.1, 0.2, 0.3, 0.4, 0.99, 1.04], [0.2, 0.3, 0.4, 0.5, 0.96, 1.0], empty=1.0)
-    found = compare(curves, "ns+dn", "ns", 0, ["eap"], unsaturated=True)
-    assert len(found.differences) == 4
-    assert found.saturated == 2
-    assert found.larger == 4
-    assert len(compare(curves, "ns+dn", "ns", 0, ["eap"]).differences) == 6
-    assert len(compare(curves, "ns+dn", "ns", 1, ["eap"], unsaturated=True).differences) == 4
-    assert "2 saturated cells" in str(found)
+def test_groups_keep_the_order_of_measuring() -> None:
+    some = {CostKey("ioi", "eap", 1): "b", CostKey("ioi", "eap", 0): "a", CostKey("gt", "eap", 0): "c"}
+    assert group(some, "task") == {"ioi": ["b", "a"], "gt": ["c"]}
+    assert group(some, "method", "seed") == {("eap", 1): ["b"], ("eap", 0): ["a", "c"]}
+    assert of_kind({**some, BehaviourKey("ioi", "eap", "ns", 0): "d"}, CostKey) == some
 
 
-def test_one_direction_short_of_the_empty_circuit_is_not_saturated() -> None:
-    found = compare(_curves([0.9], [1.0], empty=1.0), "ns+dn", "ns", 0, ["eap"], unsaturated=True)
-    assert found.differences == pytest.approx((0.1,))
-    assert judge(found, larger=True) == "cannot be judged"
+def test_presets_say_which_sizes_are_judged(folder: Path) -> None:
+    lab = Lab(BOTH.changed(judged_sizes={"completeness": {"ioi": (60, 999)}}), folder)
+    assert lab.judged_sizes("completeness", "ioi", BOTH.methods) == [60]
+    assert lab.judged_sizes("faithfulness", "ioi", BOTH.methods) == [20, 60]
 
 
-@pytest.mark.parametrize(
-    ("differences", "expected"),
-    [
-        ([1.0] * 6, "holds"),
-        ([1.0] * 4, "holds partly"),  # a sign test of four cannot be below 0.05
-        ([1.0, 1.0, 1.0, -1.0], "holds partly"),
-        ([-1.0] * 6, "does not hold"),
-        ([0.1, 0.1, 0.1, 0.1, -1.0], "does not hold"),  # the mean says otherwise
-        ([0.0] * 6, "does not hold"),
-        ([1.0] * 3, "cannot be judged"),
-    ],
-)
-def test_judging_a_comparison(differences: list[float], expected: str) -> None:
-    assert judge(Comparison(tuple(differences)), larger=True) == expected
-    assert judge(Comparison(tuple(-d for d in differences)), larger=False) == expected
+def test_differences_of_directions_are_by_seed_and_as_shares_of_the_range() -> None:
+    values = {("ioi", "eap", d, size): [x * size, x] for d, x in (("ns", 1.0), ("dn", 3.0)) for size in (10, 20)}
+    curves = Curves(values, {"ioi": (0.0, 4.0)})
+    assert curves.differences("dn", "ns", "eap", {"ioi": [10, 20]}) == {"IOI": [30.0, 2.0]}
+    assert curves.differences("dn", "ns", "eap", {"ioi": [10]}, share=True) == {"IOI": [5.0, 0.5]}
+    assert curves.differences("dn", "ns", "eap", {"ioi": []}) == {"IOI": []}
 
 
-def test_the_widest_gap_has_to_be_that_of_eap() -> None:
-    wide, narrow = Comparison((0.5,) * 6), Comparison((0.1,) * 6)
-    assert judge_widest({"eap": wide, "acdc": narrow}) == "holds"
-    assert judge_widest({"eap": Comparison((0.5,) * 3), "acdc": narrow}) == "holds partly"
-    assert judge_widest({"eap": narrow, "acdc": wide}) == "does not hold"
-    assert judge_widest({"eap": Comparison((-0.1,) * 6), "acdc": Comparison((-0.5,) * 6)}) == "does not hold"
-    assert judge_widest({"eap": Comparison(()), "acdc": wide}) == "cannot be judged"
+def test_gates_without_an_effect_do_not_count() -> None:
+    strong, weak = Removals("m1", [0.25], [0.25], [1.0]), Removals("m2", [0.01], [0.01], [0.01])
+    assert has_effect(strong, 0.1)
+    assert not has_effect(weak, 0.1)
+    assert share_of_one([strong, weak], 0.1) == 0.25
+    assert share_of_one([strong, weak], 0.0) == pytest.approx(0.26 / 1.01)
+    assert math.isnan(share_of_one([weak], 0.1))
 
 
-def _gates(one: float, two: float, receivers: int = 6) -> list[Removals]:
-    return [Removals(f"m{i}", [one], [one], [two]) for i in range(receivers)]
+def test_effects_are_compared_by_factor() -> None:
+    large, small = [Effect("m1", 2, 0.4), Effect("m2", 1, 0.2)], [Effect("m3", 1, 0.1)]
+    assert mean_effect(large, WEIGHTS["gate"]).value == pytest.approx(0.3)
+    assert mean_effect(large, WEIGHTS["edge"]).value == pytest.approx(0.2)
+    assert compared(large, [small], WEIGHTS["gate"], 0.01) == pytest.approx(0.5)  # a factor of three
+    assert compared(large, [small], WEIGHTS["edge"], 0.01) == pytest.approx(1 / 3)
+    assert math.isnan(compared(large, [small], WEIGHTS["gate"], 1.0))
+    assert math.isnan(compared(large, [[]], WEIGHTS["gate"], 0.01))
 
 
-def test_gates_are_judged_by_the_share_of_one_edge() -> None:
-    alike, quarter, none = (share_of_one(_gates(one, 1.0)) for one in (1.0, 0.25, 0.0))
-    assert (alike.value, quarter.value, none.value) == (1.0, 0.25, 0.0)
-    assert judge_same(alike) == "holds"
-    assert judge_same(quarter) == "does not hold"
-    assert judge_hardly(none) == "holds"
-    assert judge_hardly(quarter) == "does not hold"
-    assert judge_order({"AND": alike, "ADDER": quarter, "OR": none}) == "holds"
-    assert judge_order({"AND": quarter, "ADDER": alike, "OR": none}) == "does not hold"
-    assert judge_same(share_of_one(_gates(1.0, 1.0, 3))) == "cannot be judged"
-    assert judge_hardly(share_of_one([])) == "cannot be judged"
+def test_cost_is_a_ratio_of_sums() -> None:
+    seeds = [{"ns": 1.0, "dn": 2.0, "ns+dn": 3.0}, {"ns": 3.0, "dn": 2.0, "ns+dn": 5.0}]
+    assert against(seeds, ("ns",)) == 2.0
+    assert against(seeds, ("ns", "dn")) == 1.0
 
 
-def test_wide_intervals_hold_only_partly() -> None:
-    assert judge_same(Interval(1.0, 0.2, 1.8, 9)) == "holds partly"
-    assert judge_hardly(Interval(0.05, -0.5, 0.5, 9)) == "holds partly"
-    wide = {"AND": Interval(0.9, 0.3, 1.2, 9), "ADDER": Interval(0.5, 0.1, 0.9, 9), "OR": Interval(0.1, 0, 0.6, 9)}
-    assert judge_order(wide) == "holds partly"  # type: ignore[arg-type]
-
-
-def test_similar_effects() -> None:
-    assert judge_similar([(1.0, 1.5)] * 5) == ("holds", 5)
-    assert judge_similar([(1.0, 1.5)] * 3 + [(1.0, 9.0)] * 2) == ("holds partly", 3)
-    assert judge_similar([(1.0, 9.0)] * 4 + [(-1.0, -1.0)]) == ("does not hold", 0)
-    assert judge_similar([(1.0, 1.0)])[0] == "cannot be judged"
-
-
-def test_cost() -> None:
-    times = {("ioi", "eap", "ns"): [1.0, 1.0], ("ioi", "eap", "dn"): [1.0, 1.0], ("ioi", "eap", "ns+dn"): [2.0, 2.0]}
-    found = against(times, ["ioi"], "eap", ("ns",))
-    assert found.value == 2.0
-    assert judge_twice([found]) == "holds"
-    assert against(times, ["ioi"], "eap", ("ns", "dn")).value == 1.0
-    assert judge_twice([Interval(2.0, 1.5, 2.6, 5)]) == "holds partly"
-    assert judge_twice([Interval(2.15, 1.99, 2.32, 5)]) == "holds partly"
-    assert judge_twice([Interval(3.0, 2.8, 3.2, 5)]) == "does not hold"
-    assert judge_twice([]) == "cannot be judged"
-
-
-def test_misalignment_verdicts() -> None:
-    assert judge_slopes([-0.9, -0.8, -0.7, -0.9, 0.1], rising=False) == ("holds", 4)
-    assert judge_slopes([0.9, 0.8, -0.7], rising=True) == ("holds partly", 2)
-    assert judge_slopes([0.9, 0.8, 0.7], rising=False) == ("does not hold", 0)
-    assert judge_slopes([math.nan], rising=True)[0] == "cannot be judged"
-    assert judge_ratios([(1.0, 0.1), (1.1, 0.2)]) == "holds"
-    assert judge_ratios([(1.0, 0.1), (1.1, 0.2), (0.7, 0.0)]) == "holds partly"
-    assert judge_ratios([(0.7, 0.1), (1.6, 0.2)]) == "does not hold"
-    assert judge_ratios([(1.0, 1.0), (1.0, 0.9), (1.0, 0.1)]) == "cannot be judged"  # most sizes are as good
+def test_misalignment_curves() -> None:
+    curve = {"sizes": [6, 8, 10], "AND": [[3.0, 0.1], [2.0, 0.1], [1.0, 0.1]], "OR": [None, [1.0, 0.1], [2.0, 0.1]]}
+    assert slope(curve, "AND") == pytest.approx(-1)
+    assert math.isnan(slope(curve, "OR"))
+    assert best_ratio({**curve, "best": [1.1, 0]}) == 1.1
+    assert math.isnan(best_ratio({**curve, "best": [1.1, 1]}))  # half of the other sizes are as good
+    assert math.isnan(best_ratio({**curve, "best": None}))
 
 
 def test_stability_of_known_circuits() -> None:
     graph = load_model("planted:combined").graph
     one, other, third = (graph.circuit(graph.edges[i : i + 2]) for i in (0, 1, 2))
-    found = spread({"ns": [one, other, third], "ns+dn": [one, one, other]})
+    found = Spread({"ns": overlaps([one, other, third]), "ns+dn": overlaps([one, one, other])}, 3)
     assert found.mean("ns") == pytest.approx((2 + 2 + 4) / 3)
     assert found.mean("ns+dn") == pytest.approx(4 / 3)
     assert found.difference() == pytest.approx(4 / 3)
-    without = [found.difference(i) for i in range(3)]  # distances without the first, the second, the third
+    without = [found.difference([j for j in range(3) if j != i]) for i in range(3)]
     assert without == pytest.approx([2 - 2, 4 - 2, 2 - 0])
     assert found.error == pytest.approx(math.sqrt(2 / 3 * sum((d - sum(without) / 3) ** 2 for d in without)))
+    assert found.by_seed() == pytest.approx([3 * 4 / 3 - 2 * d for d in without])
+    assert growth({2: found, 4: found, 8: found}) == pytest.approx([0.0] * 3)
+    assert all(map(math.isnan, growth({2: found, 4: found})))
 
 
-def test_stability_leaves_out_methods_with_one_seed() -> None:
+def test_stability_leaves_out_methods_with_one_seed(folder: Path) -> None:
     stability = EXPERIMENTS["stability"]
-    some = BOTH.changed(stability_seeds={"eap": 2, "edge-pruning": 1})
-    assert {cell.method for cell in stability.cells(some)} == {"eap"}
+    some = BOTH.changed(own_seeds={"stability": {"eap": 2, "edge-pruning": 1}})
+    assert {one.key.method for one in stability.measurements(Lab(some, folder))} == {"eap"}
     stability.check(some)
     with pytest.raises(GatewiseError, match="several seeds, and there is one"):
-        stability.check(BOTH.changed(stability_seeds=1))
-
-
-def test_growth() -> None:
-    assert judge_growth([[1, 2, 3], [2, 3, 9]]) == ("holds", 2)
-    assert judge_growth([[1, 2, 3], [1, 2, 3], [3, 2, 1]]) == ("holds partly", 2)
-    assert judge_growth([[3, 2, 1]]) == ("does not hold", 0)
-    assert judge_growth([[1, 2]])[0] == "cannot be judged"
+        stability.check(BOTH.changed(seeds=1))
 
 
 def test_proportions() -> None:
-    even = {"AND": 0.3, "OR": 0.3, "ADDER": 0.3, "outside": 0.1}
-    uneven = {"AND": 0.1, "OR": 0.1, "ADDER": 0.8, "outside": 0.0}
-    assert judge_equal([even] * 5) == ("holds", 5)
-    assert judge_equal([even, even, uneven]) == ("holds partly", 2)
-    assert judge_equal([uneven] * 3) == ("does not hold", 0)
-    assert judge_equal([even])[0] == "cannot be judged"
+    assert unequal({"AND": 0.3, "OR": 0.3, "ADDER": 0.3, "outside": 0.1}) == pytest.approx(0.0)
+    assert unequal({"AND": 0.1, "OR": 0.1, "ADDER": 0.8, "outside": 0.0}) == pytest.approx(0.8 - 1 / 3)
+    assert fewest_or({"AND": 0.2, "OR": 0.1, "ADDER": 0.7, "outside": 0.0}) == pytest.approx(0.1)
     assert ring_sizes((100, 200, 500, 1_000, 2_000, 5_000)) == (100, 500, 1_000, 5_000)
     assert ring_sizes((3, 6, 11, 22, 56, 112, 223, 558)) == (11, 56, 112, 558)
     assert ring_sizes((20, 60)) == (20, 60)
 
 
 def test_shares_of_the_joint_circuit_sum_to_one(folder: Path) -> None:
-    found = shares(Lab(SMALL, folder).gates("ioi", "eap", 60))
+    lab = Lab(SMALL, folder)
+    found = shares(lab.circuits("ioi", "eap", "ns+dn")[60], lab.gates("ioi", "eap", 60))
     assert sum(found.values()) == pytest.approx(1.0)
     assert found["ADDER"] > 0
 
@@ -262,39 +203,28 @@ def _row(entries: tuple[object, ...]) -> ToyRow:
 
 def test_capabilities_are_judged_entry_by_entry() -> None:
     printed = PAPER["ns", "eap"]
-    assert capabilities.judge_rows([_row(printed)]) == ("holds", 5, 5)
-    assert capabilities.judge_rows([_row(("none", *printed[1:]))]) == ("holds partly", 4, 5)
-    assert capabilities.judge_rows([_row(("none", "full", "none", True, True))]) == ("does not hold", 0, 5)
+    as_printed, other = (capabilities.rulings([_row(row)])[0] for row in (printed, ("none", *printed[1:])))
+    assert (as_printed.judgement, other.judgement) == ("supported", "contradicted")
+    assert "4 of 5" in other.because
 
 
-def _line(
-    deviation: float, new: tuple[float, ...], draws: tuple[float, float] = (0.4, 0.1)
-) -> completeness_metrics.Line:
-    sampled = tuple(SampledColumn(n, 1.0, 0.5, over, deviation) for n, over in zip((5, 30), draws, strict=True))
-    return completeness_metrics.Line(10, "eap", "ns", sampled, new, empty=2.0)
+def test_deviations_of_both_metrics_by_seed() -> None:
+    values = torch.zeros(2, 3, 30, dtype=torch.float64)
+    values[1] += 1.0  # the sampled metric differs between seeds
+    values[:, 1, 0] = 0.3  # and between draws, which more K average out
+    line = completeness_metrics.Line(10, "eap", "ns", values, (1.0, 1.0), empty=2.0)
+    assert completeness_metrics.deviates_more(line) == pytest.approx([0.25, 0.25])
+    assert all(value > 0.5 for value in completeness_metrics.falls(line))
+    higher = completeness_metrics.Line(10, "eap", "ns", values + 1.0, (1.0, 1.0), empty=2.0)
+    assert completeness_metrics.more_complete(higher, line) == pytest.approx([0.5, 0.5])
 
 
-def test_metrics_are_compared_where_the_new_one_is_not_saturated() -> None:
-    steady, saturated = (1.0, 1.01), (2.0, 2.0)
-    assert completeness_metrics.judge_larger([_line(0.5, steady)] * 3)[0] == "holds"
-    assert completeness_metrics.judge_larger([_line(0.001, steady)] * 3)[0] == "does not hold"
-    judgement, compared = completeness_metrics.judge_larger([_line(0.5, saturated)] * 3)
-    assert judgement == "cannot be judged"
-    assert compared.saturated == 3
-    assert completeness_metrics.judge_falling([_line(0.5, steady)] * 6)[0] == "holds"
-    assert completeness_metrics.judge_falling([_line(0.5, steady, (0.1, 0.4))] * 6)[0] == "does not hold"
-
-
-def test_the_bootstrap_draws_clusters_together() -> None:
-    values = [("a", 1.0, 1.0)] * 50 + [("b", 0.0, 1.0)] * 50
-    found = bootstrap(clusters(values), ratio)
-    assert found.n == 2
-    assert (found.low, found.value, found.high) == (0.0, 0.5, 1.0)
-    assert math.isnan(bootstrap([], ratio).value)
-    assert math.isnan(bootstrap([(1.0, 2.0)], ratio).low)
-    mean = torch.arange(10.0)
-    error = jackknife(lambda i: float(mean[[j for j in range(10) if j != i]].mean()), 10)
-    assert error == pytest.approx(float(mean.std()) / math.sqrt(10))
+def test_what_else_is_lost_when_a_behaviour_is_gone() -> None:
+    forget = {"full": 1.0, "empty": 0.0, "without": [0.9, 0.1, 0.0]}
+    kept = [{"full": 1.0, "empty": 0.0, "without": [1.0, 0.8, 0.0]}, {"full": 0.9, "empty": 0.0, "without": [0.9] * 3}]
+    assert largest_loss(forget, kept) == pytest.approx(0.2)
+    assert math.isnan(largest_loss({**forget, "without": [0.9] * 3}, kept))
+    assert math.isnan(largest_loss({**forget, "full": 0.0}, kept))
 
 
 def test_venn_areas() -> None:

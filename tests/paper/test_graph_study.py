@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from gatewise.circuits.graph import Graph
 from gatewise.logic.gates import Gates, split_gates
-from gatewise.paper.experiments.graph_study import _judge_pairs, _judge_reach, study_gates
+from gatewise.paper.experiments.graph_study import beyond_chance, study_gates
 
 GRAPH = Graph.transformer(6, 6, 16)
 HEADS = [f"a{layer}.h{head}" for layer in range(6) for head in range(6)]
@@ -47,57 +48,44 @@ def _by_chance(kind: str, below: list[str], rng: random.Random) -> list[str]:
 
 
 def test_what_the_paper_says_is_seen_where_it_is_so() -> None:
-    study = study_gates([_planted(_as_the_paper_says)], ROLES, ALIKE)
+    study = study_gates(_planted(_as_the_paper_says), ROLES, ALIKE)
     assert study["AND"]["same"]["value"] == 0
     assert study["OR"]["same"]["value"] == 1
-    assert study["AND"]["same"]["p_low"] < 0.05
-    assert study["OR"]["same"]["p_high"] < 0.05
-    assert _judge_pairs(study["AND"], same=False) == "holds"
-    assert _judge_pairs(study["OR"], same=True) == "holds"
-    assert _judge_reach(study, "crossed", ("OR",)) == "holds"
-    assert _judge_reach(study, "apart", ("ADDER",)) == "holds"
-
-
-def test_the_opposite_claims_do_not_hold() -> None:
-    study = study_gates([_planted(_as_the_paper_says)], ROLES, ALIKE)
-    assert _judge_pairs(study["AND"], same=True) == "does not hold"
-    assert _judge_pairs(study["OR"], same=False) == "does not hold"
+    assert beyond_chance(study["AND"], "same") < -0.2
+    assert beyond_chance(study["OR"], "same") > 0.2
+    crossed = {kind: study[kind]["crossed"]["value"] for kind in ("AND", "OR", "ADDER")}
+    assert crossed["OR"] < min(crossed["AND"], crossed["ADDER"])
+    assert beyond_chance(study["ADDER"], "apart") > 0.2
 
 
 def test_chance_is_chance() -> None:
-    study = study_gates([_planted(_by_chance)], ROLES, ALIKE)
+    study = study_gates(_planted(_by_chance), ROLES, ALIKE)
     for kind in ("AND", "OR", "ADDER"):
         for what in ("same", "alike", "crossed", "apart"):
             one = study[kind][what]
             assert one["value"] == pytest.approx(one["chance"], abs=0.25 * max(1.0, one["chance"]))
-            assert min(one["p_low"], one["p_high"]) > 0.005
     assert study["AND"]["same"]["value"] == study["AND"]["alike"]["value"]  # here both say the same
 
 
-def test_too_few_pairs_are_not_judged() -> None:
+def test_too_few_pairs_have_no_value() -> None:
     ns, dn = GRAPH.circuit(["a0.h0->m1", "a0.h1->m1"]), GRAPH.circuit(["a0.h2->m1", "a0.h3->m1"])
-    study = study_gates([split_gates(ns, dn)], ROLES, ALIKE)
+    study = study_gates(split_gates(ns, dn), ROLES, ALIKE)
     assert study["AND"]["same"]["n"] == 1
-    assert _judge_pairs(study["AND"], same=False) == "cannot be judged"
+    assert math.isnan(beyond_chance(study["AND"], "same"))
     assert study["ADDER"]["edges"] == 0
-    assert study["ADDER"]["crossed"]["value"] is None
+    assert math.isnan(study["ADDER"]["crossed"]["value"])
 
 
-def test_similarity_judges_where_functions_are_unknown() -> None:
-    study = study_gates([_planted(_as_the_paper_says)], {"a0.h0": "one"}, ALIKE)
+def test_similarity_has_a_value_where_functions_are_unknown() -> None:
+    study = study_gates(_planted(_as_the_paper_says), {"a0.h0": "one"}, ALIKE)
     assert study["OR"]["same"]["n"] == 0
-    assert _judge_pairs(study["OR"], same=True) == "holds"
-    assert _judge_pairs(study["AND"], same=False) == "holds"
+    assert math.isnan(beyond_chance(study["OR"], "same"))
+    assert beyond_chance(study["OR"], "alike") > 0.2
+    assert beyond_chance(study["AND"], "alike") < -0.2
 
 
 def test_one_function_alone_tells_nothing() -> None:
     """If all heads of known function have the same one, chance is 1, and functions cannot judge."""
-    one = dict.fromkeys(HEADS, "one")
-    study = study_gates([_planted(_as_the_paper_says)], one, torch.zeros_like(ALIKE))
+    study = study_gates(_planted(_as_the_paper_says), dict.fromkeys(HEADS, "one"), ALIKE)
     assert study["OR"]["same"]["value"] == study["OR"]["same"]["chance"] == 1
-    assert _judge_pairs(study["OR"], same=True) == "does not hold"  # attention is alike by chance only
-    assert _judge_pairs(_planted_study(one)["OR"], same=True) == "holds"  # and here it is more than that
-
-
-def _planted_study(roles: dict[str, str]) -> dict[str, Any]:
-    return study_gates([_planted(_as_the_paper_says)], roles, ALIKE)
+    assert math.isnan(beyond_chance(study["OR"], "same"))

@@ -22,9 +22,8 @@ def test_with_weights_in_a_folder(random_gpt2: Path, answers_file: Path, tmp_pat
         sizes=[50, 400],
         pairs=2,
         seeds=1,
-        stability_seeds=1,
         held_out=4,
-        unlearning_file=str(answers_file),
+        forget=str(answers_file),
     )
     summary = reproduce(NAMES, preset, out=tmp_path, workers=1, log=False)
     results = json.loads(summary.with_name("results.json").read_text())
@@ -51,11 +50,10 @@ def test_all_experiments_with_all_methods(random_gpt2: Path, answers_file: Path,
         sizes=[50, 100],
         pairs=2,
         seeds=2,
-        stability_seeds=2,
         held_out=4,
         repeats=2,
         parameters={"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}, "edge-pruning": {"steps": 3}},
-        unlearning_file=str(answers_file),
+        forget=str(answers_file),
     )
     summary = reproduce(["all"], preset, out=tmp_path, workers=2, log=False)
     results = json.loads(summary.with_name("results.json").read_text())
@@ -73,9 +71,9 @@ def test_without_data_only_unlearning_is_left_out(
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # not installed
     preset = PRESETS["paper"].changed(
-        model=str(random_gpt2), methods=("eap",), sizes=[50], pairs=2, seeds=1, stability_seeds=1, held_out=2
+        model=str(random_gpt2), methods=("eap",), sizes=[50], pairs=2, seeds=1, held_out=2
     )
-    with pytest.raises(GatewiseError, match="unlearning in the preset paper needs the dataset"):
+    with pytest.raises(GatewiseError, match="unlearning needs the dataset"):
         reproduce(["unlearning"], preset, out=tmp_path, log=False)
     with pytest.raises(GatewiseError, match="1 of 2 experiments failed: unlearning"):
         reproduce(["faithfulness", "unlearning"], preset, out=tmp_path, workers=1)

@@ -45,7 +45,7 @@ def _finish(folder: Path) -> None:
 
 
 def _stored(folder: Path) -> int:
-    return len(list((folder / "store").glob("*/*/result.json")))
+    return len(list((folder / "store").glob("*/*.safetensors")))
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:

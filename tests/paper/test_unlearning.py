@@ -12,11 +12,12 @@ from gatewise.errors import GatewiseError
 from gatewise.models.loader import load_model
 from gatewise.paper.experiments.unlearning import EXPERIMENT
 from gatewise.paper.lab import Lab
-from gatewise.paper.presets import PAPER, QUICK
-from gatewise.paper.unlearning_data import check_data, make_plan, pair_answers, read_answers
+from gatewise.paper.presets import FORGET, PAPER, QUICK
+from gatewise.paper.runner import judged
+from gatewise.paper.unlearning_data import KEEP, check_data, pair_answers, read_answers, to_keep
 from gatewise.tasks.encoder import Encoder
 
-SMALL = QUICK.changed(pairs=2, seeds=1, stability_seeds=1, held_out=6, sizes=[5, 20], methods=("eap",))
+SMALL = QUICK.changed(pairs=2, seeds=1, held_out=6, sizes=[5, 20], methods=("eap",))
 
 
 def _open_encoder() -> Encoder:
@@ -91,7 +92,7 @@ def test_too_little_data_says_what_is_missing() -> None:
 
 def test_without_data_the_paper_preset_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # not installed
-    for preset in (PAPER, PAPER.changed(unlearning_file="nowhere.jsonl")):
+    for preset in (PAPER, PAPER.changed(forget="nowhere.jsonl")):
         with pytest.raises(GatewiseError, match=r"--unlearn FILE"):
             check_data(preset)
     check_data(SMALL)
@@ -99,20 +100,26 @@ def test_without_data_the_paper_preset_says_what_to_give(monkeypatch: pytest.Mon
 
 def test_the_stand_in_forgets_one_template_and_keeps_the_others(tmp_path: Path) -> None:
     lab = Lab(SMALL, tmp_path)
-    plan = make_plan(lab)
-    assert all(text.startswith("When ") for text in (*plan.forget.train.clean_text, *plan.forget.test.clean_text))
-    assert not any(text.startswith("When ") for text in plan.retain["IOI, other templates"].clean_text)
-    assert set(plan.retain) == {"IOI, other templates", "GT", "SA"}
-    assert len(plan.forget.test) == len(plan.retain["IOI, other templates"]) == 6
-    assert make_plan(lab).forget.test.fingerprint == plan.forget.test.fingerprint
+    texts = (*lab.pairs(FORGET, "eap").clean_text, *lab.held_out(FORGET).clean_text)
+    assert all(text.startswith("When ") for text in texts)
+    assert not any(text.startswith("When ") for text in lab.held_out(KEEP).clean_text)
+    assert to_keep(SMALL) == {KEEP: "IOI, other templates", "gt": "GT", "sa": "SA"}
+    assert len(lab.held_out(FORGET)) == len(lab.held_out(KEEP)) == 6
+    assert Lab(SMALL, tmp_path).held_out(FORGET).fingerprint == lab.held_out(FORGET).fingerprint
+
+
+def test_sizes_for_unlearning_are_the_presets(tmp_path: Path) -> None:
+    lab = Lab(SMALL, tmp_path)
+    assert lab.sizes("eap", FORGET) == (1, 2, 5, 20)
+    assert Lab(SMALL.changed(few_edges=()), tmp_path).sizes("eap", FORGET) == lab.sizes("eap") == (5, 20)
 
 
 def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> None:
     lab = Lab(SMALL, tmp_path)
-    outcome = EXPERIMENT.run(lab)
-    rows = {(row[0], row[1]): row[2:] for row in outcome.tables[0].rows}
+    result = judged(lab, EXPERIMENT, EXPERIMENT.measurements(lab))
+    rows = {(row[0], row[1]): row[2:] for row in result.tables[0].rows}
     assert rows["whole model", 0] == [1.0, 1.0, 1.0, 1.0]
-    assert float(rows["EAP (Ns+Dn, ours)", 20][0]) < 1.0  # type: ignore[arg-type]
-    assert float(rows["EAP (Ns+Dn, ours)", 2][3]) == 1.0  # type: ignore[arg-type]
-    assert len(outcome.verdicts) == 2
+    assert float(rows["EAP (Ns+Dn, ours)", 20][0]) < 1.0
+    assert float(rows["EAP (Ns+Dn, ours)", 2][3]) == 1.0
+    assert len(result.rulings) == 2
     assert load_model("tiny").fingerprint == lab.model.fingerprint

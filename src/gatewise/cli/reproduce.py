@@ -24,6 +24,7 @@ def reproduce_command(
     preset: Annotated[str, typer.Option(help="quick (tiny), laptop (smollm2-135m) or paper (gpt2).")] = "quick",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [reproduction/PRESET].")] = None,
     workers: Annotated[int | None, typer.Option(help="Searches at a time [one per core].")] = None,
+    ray: Annotated[str | None, typer.Option(help="A Ray cluster instead: HOST:PORT or auto; shares --out.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model: a name, a Hugging Face id or a folder.")] = None,
     sizes: Annotated[str | None, typer.Option(help="Other numbers of edges, such as 50,100.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Another number of seeds, for everything.")] = None,
@@ -66,11 +67,10 @@ def reproduce_command(
         "methods": _names(methods),
         "sizes": None if sizes is None else tuple(sorted(set(whole_numbers("--sizes", sizes)))),
         "seeds": seeds,
-        "stability_seeds": seeds,
         "pairs": pairs,
         "held_out": held_out,
         "repeats": repeats,
-        "unlearning_file": unlearn,
+        "forget": unlearn,
         "parameters": _parameters(chosen.parameters, settings or []),
     }
     chosen = chosen.changed(**{key: value for key, value in changes.items() if value is not None})
@@ -80,6 +80,7 @@ def reproduce_command(
             chosen,
             out=out or Path("reproduction") / preset,
             workers=workers,
+            ray=ray,
             command=shlex.join(["gatewise", *sys.argv[1:]]),
         )
     if as_json:

@@ -193,7 +193,11 @@ def incompleteness_table(
         incompleteness(setting, None, circuit, samples=most * draws, seed=seed * 1_000 + i).values
         for i, circuit in enumerate(circuits)
     ]
-    found = torch.stack([values.reshape(draws, most) for values in values_of])  # [circuit, draw, K]
+    return sampled_columns(torch.stack([values.reshape(draws, most) for values in values_of]), samples)
+
+
+def sampled_columns(found: Tensor, samples: Sequence[int] = SAMPLES) -> list[SampledColumn]:
+    """What the first n of all K say, for each n. found: [circuit, draw, K]"""
     columns = []
     for count in samples:
         values = found[:, :, :count]

@@ -1,18 +1,20 @@
 """What an experiment is, and what it gives.
 
-An experiment says which searches it needs (`cells`), so that all of them can run side by side and none twice, and then
-computes its outcome from them (`run`). Whatever takes more than a second goes through `lab.remember`, so that an
-interrupted run goes on where it stopped; what takes longer is a list of `jobs`, which run side by side too. An
-outcome is plain data but for its figures, which are drawn from plain data.
+An experiment says what to measure (`measurements`): each is a function of the lab and a key, gives plain data and names
+the searches whose circuits it needs. The runner does all searches and all measurements of all experiments, each once,
+side by side, through the run store; then `judge` makes tables, figures and rulings of what was measured. So settings
+are enumerated once, and an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gatewise.methods.contract import SearchDirection
+from gatewise.paper.claims import Ruling
+from gatewise.paper.names import DIRECTIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,42 +22,41 @@ if TYPE_CHECKING:
     from gatewise.paper.lab import Lab
     from gatewise.paper.presets import Preset
 
-Judgement = Literal["holds", "holds partly", "does not hold", "cannot be judged"]
-METHODS = ("acdc", "eap", "edge-pruning")  # in the paper's order
-METHOD_NAMES = {"acdc": "ACDC", "eap": "EAP", "edge-pruning": "Edge Pruning"}
-DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
-DIRECTION_NAMES = {"ns": "Ns", "dn": "Dn", "ns+dn": "Ns+Dn"}
-TASK_NAMES = {"ioi": "IOI", "gt": "GT", "sa": "SA"}
+Measured = Mapping[Any, Any]  # what was measured, by key, in the order of the experiment
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, order=True)
-class Cell:
-    """One search: circuits of all of a preset's sizes. With `measured`, their behaviour on held-out pairs too."""
+class Search:
+    """Circuits of all of a preset's sizes, in some directions."""
 
     task: str
     method: str
-    direction: SearchDirection
     seed: int = 0
-    measured: bool = False
+    directions: tuple[SearchDirection, ...] = DIRECTIONS
+
+    def __str__(self) -> str:
+        return f"{self.method} {', '.join(self.directions)} on {self.task}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
-class Job:
-    """A part of an experiment's own work, done by a process of the pool once all searches are done.
+class Measurement:
+    """One thing to measure, a cell of an experiment.
 
-    `work` is a function of a module, called with the lab and `about`. What it finds counts only through
-    `lab.remember`, where the experiment's `run` finds it again.
+    `work` is a function of a module. The key is a named tuple of texts and numbers: with the circuits of the searches,
+    the held-out pairs of its `task` if it has one, and the model it says all that determines the result.
     """
 
-    work: Callable[..., object]
-    about: tuple[str | int | float, ...] = ()
+    work: Callable[[Lab, Any], Any]
+    key: Any
+    searches: tuple[Search, ...] = ()
 
-    def run(self, lab: Lab) -> None:
-        self.work(lab, *self.about)
+    @property
+    def name(self) -> str:
+        return f"{self.work.__module__.rpartition('.')[2]}.{self.work.__name__}"
 
     def __str__(self) -> str:
-        named = f"{self.work.__module__.rpartition('.')[2]}.{self.work.__name__}"
-        return f"{named} {', '.join(map(str, self.about))}".strip()
+        return f"{self.name} {', '.join(map(str, self.key))}"
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What becomes of one claim of the paper here, with the statistic that says so."""
-
-    claim: str  # the paper's, in one sentence
-    judgement: Judgement
-    because: str  # the statistic, in one or two sentences
-
-
-@dataclass(frozen=True)
-class Outcome:
+class Result:
     """What an experiment found."""
 
     tables: Sequence[Table]  # ours
-    verdicts: Sequence[Verdict]
+    rulings: Sequence[Ruling]
     paper: Sequence[Table] = ()  # the paper's own numbers, to stand beside ours
     figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)  # caption -> draws it
     notes: Sequence[str] = ()  # choices, limits, what was seen besides
@@ -91,18 +83,10 @@ class Outcome:
         return {
             "tables": [asdict(table) for table in self.tables],
             "paper": [asdict(table) for table in self.paper],
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "verdicts": [ruling.to_json() for ruling in self.rulings],
             "figures": list(self.figures),
             "notes": list(self.notes),
         }
-
-
-def _no_cells(preset: Preset) -> list[Cell]:
-    return []
-
-
-def _no_jobs(preset: Preset) -> list[Job]:
-    return []
 
 
 def _ready(preset: Preset) -> None:
@@ -117,26 +101,20 @@ class Experiment:
     title: str
     claim: str  # the paper's, in one sentence
     labels: Sequence[str]  # of the paper's figures and tables
-    run: Callable[[Lab], Outcome]
-    cells: Callable[[Preset], list[Cell]] = _no_cells
-    jobs: Callable[[Preset], list[Job]] = _no_jobs
+    measurements: Callable[[Lab], Iterable[Measurement]]
+    judge: Callable[[Lab, Measured], Result]
     check: Callable[[Preset], None] = _ready
 
 
-def grid(
-    preset: Preset,
-    *,
-    tasks: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    directions: Sequence[SearchDirection] = DIRECTIONS,
-    seeds: Mapping[str, int] | int = 1,
-    measured: bool = False,
-) -> list[Cell]:
-    """Cells for all combinations; `seeds`: how many, for all methods or for each."""
-    return [
-        Cell(task, method, direction, seed, measured)
-        for task in (preset.tasks if tasks is None else tasks)
-        for method in (preset.methods if methods is None else methods)
-        for direction in directions
-        for seed in range(seeds if isinstance(seeds, int) else seeds[method])
-    ]
+def group(measured: Mapping[Any, Value], *fields: str) -> dict[Any, list[Value]]:
+    """Values by some fields of their keys (by a tuple of them if there are several), in the order of measuring."""
+    found: dict[Any, list[Value]] = {}
+    for key, value in measured.items():
+        at = tuple(getattr(key, name) for name in fields)
+        found.setdefault(at if len(fields) > 1 else at[0], []).append(value)
+    return found
+
+
+def of_kind(measured: Measured, kind: type) -> dict[Any, Any]:
+    """What was measured under keys of one kind."""
+    return {key: value for key, value in measured.items() if isinstance(key, kind)}

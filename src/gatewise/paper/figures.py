@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError
+from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +45,36 @@ def panels(rows: int, columns: int, *, width: float = 3.2, height: float = 2.6, 
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
+
+
+def by_task_and_method(
+    tasks: Sequence[str], methods: Sequence[str], fill: Callable[[Any, str, str], None], label: str = "", **more: Any
+) -> Figure:
+    """Panels: tasks down, methods across, each filled by a call; the legend of the first below all."""
+    figure, axes = panels(len(tasks), len(methods), **more)
+    for row, task in enumerate(tasks):
+        for at, method in zip(axes[row], methods, strict=True):
+            fill(at, task, method)
+            below = at.get_title()
+            at.set_title(f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}{below and chr(10)}{below}")
+        axes[row][0].set_ylabel(label)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    if handles:
+        legend_below(figure, handles, labels)
+    return figure
+
+
+def direction_style(direction: str) -> dict[str, Any]:
+    """How a line of a direction looks."""
+    look = {"color": DIRECTION_COLOURS[direction], "marker": MARKERS[direction], "linestyle": LINES[direction]}
+    return {**look, "markersize": 4, "label": DIRECTION_NAMES[direction]}
+
+
+def bars(at: Any, shift: int, values: Sequence[float], errors: Any, **style: Any) -> None:
+    """One of three bars at each place, with lines for their errors."""
+    places = [place + 0.27 * (shift - 1) for place in range(len(values))]
+    at.bar(places, values, 0.25, yerr=errors, error_kw={"linewidth": 0.8, "capsize": 2}, **style)
+    at.grid(axis="x", visible=False)
 
 
 def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:

@@ -1,8 +1,8 @@
-"""What experiments share: the model, its pairs, circuits and their behaviour, everything through the run store."""
+"""What experiments share: the model, its pairs, circuits, and what is measured, everything through the run store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,17 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
-from gatewise.evaluation import evaluate
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.methods import discover
 from gatewise.methods.contract import SearchDirection
 from gatewise.models import load_model
 from gatewise.models.model import Model
-from gatewise.paper.contract import Cell
-from gatewise.paper.presets import Preset
+from gatewise.paper.contract import Measurement, Search
+from gatewise.paper.presets import FORGET, Preset
+from gatewise.paper.unlearning_data import KEEP, unlearning_task
 from gatewise.store import Store
 from gatewise.tasks import Task, task
 from gatewise.tasks.pairs import Pairs
-
-Behaviour = dict[str, Any]  # an Evaluation as JSON
 
 
 class Lab:
@@ -48,72 +46,123 @@ class Lab:
                 f"makes one."
             ) from error
 
-    def sizes(self, method: str) -> tuple[int, ...]:
+    # What there is to measure
+
+    def grid(
+        self,
+        *,
+        tasks: Sequence[str] | None = None,
+        methods: Sequence[str] | None = None,
+        seeds: Mapping[str, int] | None = None,
+    ) -> Iterator[tuple[str, str, int]]:
+        """All combinations of task, method and seed; by default those of the preset."""
+        for name in self.preset.tasks if tasks is None else tasks:
+            for method in self.preset.methods if methods is None else methods:
+                for seed in range((self.preset.seeds if seeds is None else seeds)[method]):
+                    yield name, method, seed
+
+    def sizes(self, method: str, task: str = "") -> tuple[int, ...]:
         """Numbers of edges of a method's circuits, ascending."""
-        return self.preset.sizes_for(method, self.model.graph)
+        return self.preset.sizes_for(method, self.model.graph, task)
 
     @property
     def common_sizes(self) -> tuple[int, ...]:
         return self.preset.common_sizes(self.model.graph)
+
+    @property
+    def middle_size(self) -> int:
+        """The middle one of the (at most six) largest sizes that all methods have: of the paper's, 1,000."""
+        sizes = self.common_sizes[-6:]
+        if not sizes:
+            raise GatewiseError("the methods have no size in common; give sizes that all of them have, with --sizes.")
+        return sizes[len(sizes) // 2]
+
+    def judged_sizes(self, experiment: str, task: str, methods: Sequence[str]) -> list[int]:
+        """Sizes that verdicts are about: those of the preset, as far as all of the methods have them."""
+        declared = self.preset.judged_sizes.get(experiment, {}).get(task)
+        common = set.intersection(*(set(self.sizes(method)) for method in methods))
+        return sorted(common if declared is None else common & set(declared))
+
+    # Pairs
 
     def pairs(self, task: str, method: str, seed: int = 0) -> Pairs:
         """What a method searches on; no two seeds share a pair."""
         size = self.preset.pairs[method]
         return self._task(task).train[seed * size : (seed + 1) * size]
 
+    def available_pairs(self, task: str) -> int:
+        """How many there are to search on, for all seeds together."""
+        return len(self._task(task).train)
+
     def held_out(self, task: str) -> Pairs:
         """What circuits are measured on; no method has seen it."""
         return self._task(task).test
 
-    def circuits(self, task: str, method: str, direction: SearchDirection, seed: int = 0) -> dict[int, Circuit]:
-        """Circuits by their number of edges. Searched now, unless they are in the store."""
-        asked = (task, method, direction, seed)
-        if asked not in self._circuits:
-            self._circuits[asked] = self._search(*asked)
-        return self._circuits[asked]
-
-    def _search(self, task: str, method: str, direction: SearchDirection, seed: int) -> dict[int, Circuit]:
-        sizes = self.sizes(method)
-        parameters = self.preset.parameters.get(method, {})
-        pairs = self.pairs(task, method, seed)
-        found = discover(self.model, pairs, method, direction, edges=sizes, seed=seed, store=self.store, **parameters)
-        return dict(zip(sizes, found, strict=True))
-
-    def gates(self, task: str, method: str, size: int, seed: int = 0) -> Gates:
-        """The plain split of the Ns and Dn circuits of one size, beside the Ns+Dn circuit."""
-        ns, dn, both = (self.circuits(task, method, direction, seed)[size] for direction in ("ns", "dn", "ns+dn"))
-        return split_gates(ns, dn, joint=both)
-
-    def behaviours(self, task: str, method: str, direction: SearchDirection, seed: int = 0) -> dict[int, Behaviour]:
-        """What the circuits of each size and their complements do on the held-out pairs."""
-        circuits = self.circuits(task, method, direction, seed)
-
-        def compute() -> list[Behaviour]:
-            found = evaluate(self.model, self.held_out(task), list(circuits.values()), random_circuits=0)
-            return found.to_json()
-
-        asked = {"circuits": [c.fingerprint for c in circuits.values()], "held_out": self.held_out(task).fingerprint}
-        return dict(zip(circuits, self.remember("behaviours", asked, compute), strict=True))
-
-    def remember(self, what: str, asked: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
-        """What `compute` gives, plain data, computed once. `asked` names all that determines it but the weights."""
-        about = {"weights": self.model.fingerprint, "dtype": self.preset.dtype, "threads": self.preset.threads}
-        return self.store.remember({"what": what, **about, "asked": dict(asked)}, compute)
-
-    def find(self, cell: Cell) -> None:
-        """Do what a cell asks for, unless it is in the store."""
-        if cell.measured:
-            self.behaviours(cell.task, cell.method, cell.direction, cell.seed)
-        else:
-            self.circuits(cell.task, cell.method, cell.direction, cell.seed)
-
-    def seconds(self, cell: Cell) -> float:
-        """Processor seconds that the search of a cell took when it was done; the load of the machine matters little."""
-        circuits = self.circuits(cell.task, cell.method, cell.direction, cell.seed)
-        return float(next(iter(circuits.values())).provenance["time"]["processor_seconds"])
-
     def _task(self, name: str) -> Task:
         if name not in self._tasks:
             size, held_out = self.preset.pool, self.preset.held_out
-            self._tasks[name] = task(name, self.model, examples=size, test_examples=held_out, seed=0)
+            self._tasks[name] = (
+                unlearning_task(name, self.preset, self.model, self.folder)
+                if name in (FORGET, KEEP)
+                else task(name, self.model, examples=size, test_examples=held_out, seed=0)
+            )
         return self._tasks[name]
+
+    # Circuits
+
+    def find(self, search: Search) -> None:
+        """Do a search, unless it is in the store."""
+        sizes = self.sizes(search.method, search.task)
+        found = self.search(search.task, search.method, search.directions, sizes, search.seed)
+        for direction, circuits in found.items():
+            at = (search.task, search.method, direction, search.seed)
+            self._circuits[at] = dict(zip(sizes, circuits, strict=True))
+
+    def circuits(self, task: str, method: str, direction: SearchDirection, seed: int = 0) -> dict[int, Circuit]:
+        """Circuits by their number of edges. Searched now, unless they are in the store."""
+        if (task, method, direction, seed) not in self._circuits:
+            self.find(Search(task, method, seed, (direction,)))
+        return self._circuits[task, method, direction, seed]
+
+    def search(
+        self,
+        task: str,
+        method: str,
+        directions: Sequence[SearchDirection],
+        sizes: Sequence[int],
+        seed: int,
+        *,
+        store: bool = True,
+        **changes: Any,
+    ) -> dict[SearchDirection, list[Circuit]]:
+        """Circuits of any sizes; `changes`: of the preset's parameters."""
+        parameters = {**self.preset.parameters.get(method, {}), **changes}
+        pairs, kept = self.pairs(task, method, seed), self.store if store else None
+        return discover(
+            self.model, pairs, method, direction=directions, edges=sizes, seed=seed, store=kept, **parameters
+        )
+
+    def gates(self, task: str, method: str, size: int, seed: int = 0) -> Gates:
+        """The plain split of the Ns and Dn circuits of one size."""
+        ns, dn = (self.circuits(task, method, direction, seed)[size] for direction in ("ns", "dn"))
+        return split_gates(ns, dn)
+
+    # Measurements
+
+    def measure(self, one: Measurement) -> Any:
+        """What was measured before, or is measured now: plain data."""
+        asked = {
+            "work": one.name,
+            "key": one.key._asdict(),
+            "circuits": [self._fingerprints(search) for search in one.searches],
+            "held_out": self.held_out(one.key.task).fingerprint if hasattr(one.key, "task") else None,
+        }
+        about = {"weights": self.model.fingerprint, "dtype": self.preset.dtype, "threads": self.preset.threads}
+        return self.store.remember({"what": "measurement", **about, "asked": asked}, lambda: one.work(self, one.key))
+
+    def _fingerprints(self, search: Search) -> list[str]:
+        return [
+            circuit.fingerprint
+            for direction in search.directions
+            for circuit in self.circuits(search.task, search.method, direction, search.seed).values()
+        ]

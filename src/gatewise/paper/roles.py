@@ -62,7 +62,7 @@ class Criteria:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRoles:
     """What was measured, for every head of the graph, and the roles that follow."""
 
     scores: Mapping[str, Mapping[str, float]]  # role -> head -> attention
@@ -79,7 +79,7 @@ def is_gpt2_small(model: Model) -> bool:
     return kind == "gpt2" and (model.graph.n_layers, model.graph.n_heads) == GPT2_SMALL
 
 
-def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, *, seed: int = 0) -> Measured:
+def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, *, seed: int = 0) -> MeasuredRoles:
     """Assign roles to heads by the criteria above. `pairs`: of the task ioi."""
     criteria = criteria or Criteria()
     heads = [node for stage in model.graph.stages if stage.kind == "attention" for node in stage.nodes]
@@ -103,7 +103,7 @@ def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, 
     for role in ("induction", "duplicate token", "previous token"):
         found[role] = [head for head in heads if by_head[role][head] >= criteria.attention]
     roles = {head: role for role in reversed(_PRIORITY) for head in found[role]}
-    return Measured(by_head, effects, {head: roles[head] for head in heads if head in roles})
+    return MeasuredRoles(by_head, effects, {head: roles[head] for head in heads if head in roles})
 
 
 def attention_similarity(model: Model, pairs: Pairs) -> Tensor:

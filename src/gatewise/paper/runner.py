@@ -1,38 +1,40 @@
-"""`reproduce`: forecast, all searches side by side, then the experiments' jobs, then one by one, then the summary.
+"""`reproduce`: forecast, all searches, all measurements, then verdicts and pages, experiment by experiment.
 
-Searches and jobs run in processes of their own, one thread each, and give their results to the run store alone:
-whatever was done before a crash is found again, and results do not depend on the number of processes.
+Searches and measurements run side by side, in processes or on a cluster, and give their results to the run store alone:
+whatever was done before a crash is found again, and results do not depend on who did them. What fails, fails the
+experiments that need it, and no others.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import platform
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from gatewise.errors import GatewiseError
-from gatewise.paper.contract import Cell, Experiment, Job
+from gatewise.methods.contract import SearchDirection
+from gatewise.methods.registry import methods
+from gatewise.paper.contract import Experiment, Measurement, Search
 from gatewise.paper.experiments import EXPERIMENTS
 from gatewise.paper.figures import require_matplotlib
 from gatewise.paper.lab import Lab
-from gatewise.paper.presets import PRESETS, Preset
+from gatewise.paper.names import DIRECTIONS
+from gatewise.paper.presets import FORGET, PRESETS, Preset
 from gatewise.paper.summary import Finished, about_preset, draw_figures, write_summary
+from gatewise.plan import forecast
 from gatewise.progress import progress_bar
+from gatewise.sweep.pools import Chore, run_tasks
 
-# In units of F, a plain forward pass of the pairs: see docs/benchmarks.md. For the forecast only.
-_EAP, _STEP, _SEARCH, _SEARCH_EDGES, _GROWTH = 5.0, 6.0, 150.0, 3_600, 0.4
-_SEARCHES_PER_SIZE, _CIRCUIT = 1.5, 3.0
+_SLOWEST_FIRST = ("acdc", "edge-pruning")
+_RETRIES = 1  # of what breaks its process
+_lab: Lab | None = None  # of this process: its model is loaded once
 
 
 def reproduce(
@@ -41,12 +43,15 @@ def reproduce(
     *,
     out: str | Path,
     workers: int | None = None,
+    ray: str | None = None,
     command: str = "",
     log: bool = True,
 ) -> Path:
     """Run experiments (`["all"]` for all) and write tables, figures and verdicts to `out`; returns the summary's path.
 
     Everything found is kept in `out/store`: the same call goes on after an interruption, and does nothing twice.
+    `workers`: processes of this machine, one for each core by default. `ray`: a cluster instead, whose machines share
+    the folder `out`.
     """
     chosen = _experiments(names)
     require_matplotlib()
@@ -54,77 +59,49 @@ def reproduce(
         if preset not in PRESETS:
             raise GatewiseError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
         preset = PRESETS[preset]
-    folder = Path(out)
-    lab = Lab(preset, folder)
+    lab = Lab(preset, Path(out))
     lab.store.check_writable()
     say = _say if log else _be_silent
-    chosen, unready = _checked(chosen, lab.preset, say)
-    cells = _needed(chosen, lab.preset)
-    jobs = list(dict.fromkeys(job for experiment in chosen for job in experiment.jobs(lab.preset)))
-    processes = max(1, min(workers or os.cpu_count() or 1, max(len(cells), len(jobs))))
-    say(f"preset {preset.name}: {len(chosen)} experiments, {len(cells)} searches on {lab.model.name}")
-    if cells:
-        expected = _duration(forecast(lab, cells) / processes)
-        say(
-            f"forecast: {expected} for the searches on {processes} processes, if none is stored yet; "
-            f"then about a third of that to measure"
-        )
-    for tasks, what in ((cells, "searches"), (jobs, "measurements")):
-        if tasks:
-            started = time.monotonic()
-            _side_by_side(lab, tasks, what, min(processes, len(tasks)))
-            say(f"{len(tasks)} {what} done after {_duration(time.monotonic() - started)}")
-    finished, failed = _run(lab, chosen, say)
-    failed = {**unready, **failed}
-    about = {
-        "command": command or f"gatewise reproduce {' '.join(names)} --preset {preset.name}",
-        "preset": about_preset(preset, {method: lab.sizes(method) for method in preset.methods}),
-        "edges": lab.model.graph.n_edges,
-        "weights": lab.model.fingerprint,
-        "versions": {
-            **{name: version(name) for name in ("gatewise", "torch", "transformers")},
-            "python": platform.python_version(),
-        },
-    }
-    write_summary(folder, finished, about, failed)
+    wanted, failed = _wanted(chosen, lab, say)
+    processes = workers or os.cpu_count() or 1
+    problems = _done(lab, wanted, partial(_side_by_side, lab, workers=processes, ray=ray, say=say), processes, say)
+    finished: list[Finished] = []
+    for experiment in chosen:
+        if experiment.name in failed:
+            continue
+        started, some = time.monotonic(), wanted[experiment.name]
+        try:
+            if problem := next((problems[one] for one in some if one in problems), ""):
+                raise GatewiseError(problem)
+            finished.append(draw_figures(lab.folder, experiment, judged(lab, experiment, some)))
+        except GatewiseError as error:
+            failed[experiment.name] = str(error)
+        ended = "failed" if experiment.name in failed else "done"
+        say(f"{experiment.name}: {ended} after {_duration(time.monotonic() - started)}")
+    shown = command or f"gatewise reproduce {' '.join(names)} --preset {preset.name}"
+    write_summary(lab.folder, finished, _about(lab, shown), failed)
     if failed:
         raise GatewiseError(
-            f"{len(failed)} of {len(chosen) + len(unready)} experiments failed: "
-            f"{'; '.join(f'{name}: {why}' for name, why in failed.items())}. The others are in {folder / 'summary.md'}."
+            f"{len(failed)} of {len(chosen)} experiments failed: "
+            f"{'; '.join(f'{name}: {why}' for name, why in failed.items())}. The others are in "
+            f"{lab.folder / 'summary.md'}."
         )
-    return folder / "summary.md"
+    return lab.folder / "summary.md"
 
 
-def forecast(lab: Lab, cells: Sequence[Cell]) -> float:
-    """Seconds that the searches will take one after the other, roughly, by multiples of F measured now."""
-    passes: dict[tuple[str, str], float] = {}
-    total = 0.0
-    for cell in cells:
-        at = (cell.task, cell.method)
-        if at not in passes:
-            passes[at] = _plain_seconds(lab, cell)
-        sizes = lab.sizes(cell.method)
-        per_search = _SEARCH * (lab.model.graph.n_edges / _SEARCH_EDGES) ** _GROWTH
-        steps = lab.preset.parameters.get("edge-pruning", {}).get("steps", 300)
-        costs = {
-            "acdc": per_search * _SEARCHES_PER_SIZE * len(sizes),
-            "edge-pruning": _STEP * steps * len(sizes),
-        }
-        twice = 2 if cell.direction == "ns+dn" else 1
-        measured = _CIRCUIT * len(sizes) * lab.preset.held_out / lab.preset.pairs[cell.method] if cell.measured else 0
-        total += passes[at] * (twice * costs.get(cell.method, _EAP) + measured)
-    return total
+def judged(lab: Lab, experiment: Experiment, measurements: Iterable[Measurement]) -> Any:
+    """An experiment's result, from measurements that are in the store; what is not there is measured now."""
+    return experiment.judge(lab, {one.key: lab.measure(one) for one in measurements})
 
 
-@torch.no_grad()
-def _plain_seconds(lab: Lab, cell: Cell) -> float:
-    pairs = lab.pairs(cell.task, cell.method)
-    times = []
-    for _ in range(2):
-        started = time.monotonic()
-        lab.model.hf(pairs.clean.to(lab.model.device))
-        times.append(time.monotonic() - started)
-    return min(times)
+def merged(searches: Iterable[Search]) -> list[Search]:
+    """Every search once, in all directions that anybody needs. The longest kinds first."""
+    directions: dict[tuple[str, str, int], set[str]] = {}
+    for one in searches:
+        directions.setdefault((one.task, one.method, one.seed), set()).update(one.directions)
+    found = [Search(*about, tuple(d for d in DIRECTIONS if d in some)) for about, some in directions.items()]
+    place = {method: i for i, method in enumerate(_SLOWEST_FIRST)}
+    return sorted(found, key=lambda one: (place.get(one.method, len(place)), -len(one.directions), one))
 
 
 def _experiments(names: Sequence[str]) -> list[Experiment]:
@@ -136,108 +113,124 @@ def _experiments(names: Sequence[str]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in wanted]
 
 
-def _checked(chosen: Sequence[Experiment], preset: Preset, say: object) -> tuple[list[Experiment], dict[str, str]]:
-    """Those that can run, and why the others cannot, which is said at once; an error if none can."""
+def _wanted(
+    chosen: Sequence[Experiment], lab: Lab, say: Callable[[str], None]
+) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+    """What experiments want to be measured, and why some cannot run, which is said at once; an error if none can."""
+    _ = lab.model  # without it none can
+    wanted: dict[str, list[Measurement]] = {}
     unready: dict[str, str] = {}
     for experiment in chosen:
         try:
-            experiment.check(preset)
+            experiment.check(lab.preset)
+            wanted[experiment.name] = list(experiment.measurements(lab))
         except GatewiseError as error:
             if len(chosen) == 1:
                 raise
             unready[experiment.name] = str(error)
-            assert callable(say)
             say(f"{experiment.name} cannot run and is left out: {error}")
-    return [experiment for experiment in chosen if experiment.name not in unready], unready
+    return wanted, unready
 
 
-def _needed(chosen: Sequence[Experiment], preset: Preset) -> list[Cell]:
-    """Every search once; a measured one makes the same unmeasured one needless. The longest kinds first."""
-    cells = {cell for experiment in chosen for cell in experiment.cells(preset)}
-    measured = {(c.task, c.method, c.direction, c.seed) for c in cells if c.measured}
-    kept = [c for c in cells if c.measured or (c.task, c.method, c.direction, c.seed) not in measured]
-    slowest = {"acdc": 0, "edge-pruning": 1}
-    return sorted(kept, key=lambda c: (slowest.get(c.method, 2), c.direction != "ns+dn", c))
+def _done(
+    lab: Lab,
+    wanted: Mapping[str, Sequence[Measurement]],
+    run: Callable[..., dict[Any, str]],
+    processes: int,
+    say: Callable[[str], None],
+) -> dict[Measurement, str]:
+    """Do all searches, then all measurements; those that could not be done, and why."""
+    everything = list(dict.fromkeys(one for some in wanted.values() for one in some))
+    searches = merged(search for one in everything for search in one.searches)
+    say(f"preset {lab.preset.name}: {len(wanted)} experiments, {len(searches)} searches on {lab.model.name}")
+    say(_forecast(lab, searches, processes))
+    problems = _needing(run(searches, Lab.find, "searches"), everything)
+    return problems | run([one for one in everything if one not in problems], Lab.measure, "measurements")
 
 
-def _side_by_side(lab: Lab, tasks: Sequence[Cell | Job], what: str, processes: int) -> None:
-    """Do cells or jobs in processes of their own; in this one if one is enough."""
-    if processes == 1:
-        with progress_bar(what, len(tasks)) as bar:
-            for task in tasks:
-                bar.describe(_name(task))
-                _do(lab, task)
-                bar.advance()
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, context, initializer=_start, initargs=(lab.preset, str(lab.folder)))
+def _forecast(lab: Lab, searches: Sequence[Search], processes: int) -> str:
+    """How long the searches will take, roughly, by their operations: those of one kind are worked out once."""
+    preset, total = lab.preset, 0.0
     try:
-        waiting = {pool.submit(_do_here, task): task for task in tasks}
-        with progress_bar(what, len(tasks)) as bar:
-            for future in as_completed(waiting):
-                future.result()
-                bar.describe(_name(waiting[future]))
-                bar.advance()
-    except BrokenProcessPool as error:
-        raise GatewiseError(
-            "a process of the pool has died (out of memory?). What was found is kept: give the same command again, "
-            "perhaps with --workers 1."
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for (task, method, direction, size), count in Counter(_kinds(lab, searches)).items():
+            more: dict[str, Any] = {
+                "examples": preset.pairs[method],
+                "dtype": preset.dtype,
+                **preset.parameters.get(method, {}),
+            }
+            total += count * forecast(preset.model, task, method, direction, edges=size, **more).seconds
+    except GatewiseError as error:
+        return f"there is no forecast for these searches: {error}"
+    return f"forecast: {_duration(total / processes)} for the searches, if none is stored yet"
 
 
-_lab: Lab | None = None  # of a process of the pool
+def _kinds(lab: Lab, searches: Iterable[Search]) -> Iterator[tuple[str, str, SearchDirection, int]]:
+    """Task, method, direction and size of what a forecast knows. Directions that share work cost what both cost."""
+    for search in searches:
+        method, task = methods()[search.method], "ioi" if search.task == FORGET else search.task
+        sizes, directions = lab.sizes(search.method, search.task), search.directions
+        if method.together and len(directions) > 1:
+            directions = ("ns+dn",)
+        for direction in directions:
+            for size in sizes[-1:] if method.ranks_once else sizes:
+                yield task, search.method, direction, size
 
 
-def _start(preset: Preset, folder: str) -> None:
+def _side_by_side(
+    lab: Lab,
+    tasks: Sequence[Chore],
+    work: Callable[[Lab, Chore], object],
+    what: str,
+    *,
+    workers: int,
+    ray: str | None,
+    say: Callable[[str], None],
+) -> dict[Chore, str]:
+    """Do all tasks; those that failed, and why."""
     global _lab
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _lab = Lab(preset, Path(folder))
+    _lab, started = lab, time.monotonic()
+    problems: dict[Chore, str] = {}
+    in_lab = partial(_in_lab, work, lab.preset, str(lab.folder.absolute()))
+    threads = lab.preset.threads
+    with progress_bar(what, len(tasks)) as bar:
+        for task, problem in run_tasks(tasks, in_lab, retries=_RETRIES, workers=workers, ray=ray, threads=threads):
+            if problem:
+                problems[task] = f"{task}: {problem}"
+            bar.describe(str(task))
+            bar.advance()
+    say(f"{len(tasks) - len(problems)} of {len(tasks)} {what} done after {_duration(time.monotonic() - started)}")
+    return problems
 
 
-def _end_with_parent() -> None:
-    """A killed run must not leave processes behind that wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def _in_lab(work: Callable[[Lab, Any], object], preset: Preset, folder: str, task: Any) -> None:
+    global _lab
+    if _lab is None or (_lab.preset, str(_lab.folder.absolute())) != (preset, folder):
+        _lab = Lab(preset, Path(folder))
+    work(_lab, task)
 
 
-def _do_here(task: Cell | Job) -> None:
-    assert _lab is not None
-    _do(_lab, task)
+def _needing(problems: Mapping[Search, str], measurements: Iterable[Measurement]) -> dict[Measurement, str]:
+    """Measurements that cannot be done, since a search of theirs failed."""
+    failed = {(search.task, search.method, search.seed): why for search, why in problems.items()}
+    return {
+        one: failed[search.task, search.method, search.seed]
+        for one in measurements
+        for search in one.searches
+        if (search.task, search.method, search.seed) in failed
+    }
 
 
-def _do(lab: Lab, task: Cell | Job) -> None:
-    if isinstance(task, Job):
-        with contextlib.suppress(GatewiseError):  # its experiment meets the same error, and only that one fails
-            task.run(lab)
-    else:
-        lab.find(task)
-
-
-def _run(lab: Lab, chosen: Sequence[Experiment], say: object) -> tuple[list[Finished], dict[str, str]]:
-    finished: list[Finished] = []
-    failed: dict[str, str] = {}
-    for experiment in chosen:
-        started = time.monotonic()
-        try:
-            finished.append(draw_figures(lab.folder, experiment, experiment.run(lab)))
-        except GatewiseError as error:
-            failed[experiment.name] = str(error)
-        assert callable(say)
-        say(
-            f"{experiment.name}: {'failed' if experiment.name in failed else 'done'} "
-            f"after {_duration(time.monotonic() - started)}"
-        )
-    return finished, failed
-
-
-def _name(cell: Cell | Job) -> str:
-    if isinstance(cell, Job):
-        return str(cell)
-    return f"{cell.method} {cell.direction} on {cell.task}, seed {cell.seed}"
+def _about(lab: Lab, command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "preset": about_preset(lab.preset, {method: lab.sizes(method) for method in lab.preset.methods}),
+        "edges": lab.model.graph.n_edges,
+        "weights": lab.model.fingerprint,
+        "versions": {
+            **{name: version(name) for name in ("gatewise", "torch", "transformers")},
+            "python": platform.python_version(),
+        },
+    }
 
 
 def _say(text: str) -> None:

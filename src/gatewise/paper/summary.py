@@ -1,6 +1,6 @@
 """The pages of a reproduction: one Markdown, one HTML, the numbers as JSON, the figures beside them.
 
-Both pages are written from the same blocks, so that they cannot differ.
+Both pages are written from the same pieces, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.files import write_atomically
-from gatewise.paper.contract import Experiment, Outcome, Table
+from gatewise.paper.claims import JUDGEMENTS, Judgement
+from gatewise.paper.contract import Experiment, Result, Table
 from gatewise.paper.figures import draw
 
 _STYLE = """
@@ -28,13 +29,19 @@ td.long { white-space: normal; min-width: 12rem; }
 img { max-width: 100%; background: white; border-radius: 4px; }
 .note { font-size: .85rem; opacity: .8; }
 .verdict { background: var(--soft); padding: .6rem 1rem; margin: .6rem 0; }
-.holds, .partly, .not, .open { border-left: 4px solid var(--judged); }
-.holds { --judged: #009E73; } .partly { --judged: #E69F00; } .not { --judged: #D55E00; } .open { --judged: #888; }
+.supported, .contradicted, .equal, .open { border-left: 4px solid var(--judged); }
+.supported { --judged: #009E73; } .contradicted { --judged: #D55E00; }
+.equal { --judged: #0072B2; } .open { --judged: #888; }
 code { background: var(--soft); padding: .1rem .3rem; border-radius: 3px; }
 pre { background: var(--soft); padding: .6rem; overflow-x: auto; }
 """
 _LONG = 30  # characters, from which a cell may be broken into lines
-_CLASSES = {"holds": "holds", "holds partly": "partly", "does not hold": "not", "cannot be judged": "open"}
+_CLASSES: dict[str, str] = {
+    "supported": "supported",
+    "contradicted": "contradicted",
+    "no difference": "equal",
+    "cannot tell": "open",
+}
 
 
 @dataclass(frozen=True)
@@ -42,12 +49,12 @@ class Finished:
     """An experiment that ran, and its figures: caption -> file name without ending."""
 
     experiment: Experiment
-    outcome: Outcome
+    result: Result
     figures: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class _Block:
+class _Piece:
     """A piece of a page."""
 
     kind: str  # title, heading, text, note, command, table, verdict, figure
@@ -60,15 +67,15 @@ def write_summary(
     folder: Path, finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapping[str, str]
 ) -> list[Path]:
     """Write summary.md, summary.html and results.json."""
-    blocks = list(_blocks(finished, about, failed))
+    pieces = list(_pieces(finished, about, failed))
     results = {
         "about": dict(about),
-        "experiments": {done.experiment.name: done.outcome.to_json() for done in finished},
+        "experiments": {done.experiment.name: done.result.to_json() for done in finished},
         "failed": dict(failed),
     }
     pages = {
-        "summary.md": _markdown(blocks),
-        "summary.html": _html(blocks, str(about["preset"]["name"])),
+        "summary.md": _markdown(pieces),
+        "summary.html": _html(pieces, str(about["preset"]["name"])),
         "results.json": json.dumps(_finite(results), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in pages.items():
@@ -76,13 +83,13 @@ def write_summary(
     return [folder / name for name in pages]
 
 
-def draw_figures(folder: Path, experiment: Experiment, outcome: Outcome) -> Finished:
-    """Draw an outcome's figures to SVG and PNG files."""
+def draw_figures(folder: Path, experiment: Experiment, result: Result) -> Finished:
+    """Draw an result's figures to SVG and PNG files."""
     names = {}
-    for number, (caption, make) in enumerate(outcome.figures.items(), start=1):
-        names[caption] = f"{experiment.name}-{number}" if len(outcome.figures) > 1 else experiment.name
+    for number, (caption, make) in enumerate(result.figures.items(), start=1):
+        names[caption] = f"{experiment.name}-{number}" if len(result.figures) > 1 else experiment.name
         draw(make, folder / "figures", names[caption])
-    return Finished(experiment, outcome, names)
+    return Finished(experiment, result, names)
 
 
 def shown(value: str | int | float | None) -> str:
@@ -98,10 +105,10 @@ def shown(value: str | int | float | None) -> str:
     return value
 
 
-def _blocks(finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
+def _pieces(finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
     preset = about["preset"]
-    yield _Block("title", f"The paper's experiments, preset {preset['name']}")
-    yield _Block(
+    yield _Piece("title", f"The paper's experiments, preset {preset['name']}")
+    yield _Piece(
         "text",
         f"Model {preset['model']} ({about['edges']:,} edges), {preset['dtype']}, "
         f"{preset['threads']} thread per process. "
@@ -109,39 +116,65 @@ def _blocks(finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapp
         f"{about['versions']['transformers']}, Python {about['versions']['python']}. All numbers of circuits are "
         f"measured on {preset['held_out']} held-out pairs per task, which no search has seen.",
     )
-    yield _Block("command", str(about["command"]))
-    yield _Block("table", table=_settings(preset))
-    rows = [
-        (done.experiment.name, verdict.claim, verdict.judgement, verdict.because)
-        for done in finished
-        for verdict in done.outcome.verdicts
-    ]
-    counts = {judgement: sum(row[2] == judgement for row in rows) for judgement in _CLASSES}
-    note = f"Of {len(rows)} claims: {', '.join(f'{judgement} {count}' for judgement, count in counts.items())}."
-    columns = ("experiment", "the paper's claim", "verdict", "because")
-    yield _Block("table", table=Table("Verdicts", columns, rows, note))
+    yield _Piece("command", str(about["command"]))
+    yield _Piece("table", table=_settings(preset))
+    yield _Piece("table", table=_verdicts(finished))
     for name, why in failed.items():
-        yield _Block("verdict", f"The experiment {name} failed: {why}", name="does not hold")
+        yield _Piece("verdict", f"The experiment {name} failed: {why}", name="contradicted")
     for done in finished:
-        yield from _experiment_blocks(done, str(preset["name"]))
+        yield from _experiment_pieces(done, str(preset["name"]))
 
 
-def _experiment_blocks(done: Finished, preset: str) -> Any:
-    experiment, outcome = done.experiment, done.outcome
-    yield _Block("heading", f"{experiment.title} ({experiment.name})")
-    yield _Block("text", f"The paper ({', '.join(experiment.labels)}): {experiment.claim}")
-    yield _Block("command", f"gatewise reproduce {experiment.name} --preset {preset}")
-    for verdict in outcome.verdicts:
-        text = f"{verdict.judgement.capitalize()}: {verdict.claim} {verdict.because}"
-        yield _Block("verdict", text, name=verdict.judgement)
-    for table in outcome.tables:
-        yield _Block("table", table=table)
-    for table in outcome.paper:
-        yield _Block("table", table=Table(f"The paper: {table.title}", table.columns, table.rows, table.note))
+def _experiment_pieces(done: Finished, preset: str) -> Any:
+    experiment, result = done.experiment, done.result
+    yield _Piece("heading", f"{experiment.title} ({experiment.name})")
+    yield _Piece("text", f"The paper ({', '.join(experiment.labels)}): {experiment.claim}")
+    yield _Piece("command", f"gatewise reproduce {experiment.name} --preset {preset}")
+    for ruling in result.rulings:
+        standing = f" ({ruling.standing})" if ruling.standing else ""
+        text = f"{ruling.judgement.capitalize()}{standing}: {ruling.claim} {ruling.because}"
+        yield _Piece("verdict", text, name=ruling.judgement)
+    for table in result.tables:
+        yield _Piece("table", table=table)
+    for table in result.paper:
+        yield _Piece("table", table=Table(f"The paper: {table.title}", table.columns, table.rows, table.note))
     for caption, name in done.figures.items():
-        yield _Block("figure", caption, name=name)
-    for note in outcome.notes:
-        yield _Block("note", note)
+        yield _Piece("figure", caption, name=name)
+    for note in result.notes:
+        yield _Piece("note", note)
+
+
+def _verdicts(finished: Sequence[Finished]) -> Table:
+    """All rulings, the primary ones of each experiment first."""
+    rulings = [
+        (done.experiment.name, ruling)
+        for done in finished
+        for ruling in sorted(done.result.rulings, key=lambda ruling: not ruling.primary)
+    ]
+    tasks = list(dict.fromkeys(task for _, ruling in rulings for task in ruling.tasks))
+    rows = [
+        (
+            name,
+            ruling.claim,
+            ruling.method,
+            ruling.standing,
+            ruling.judgement,
+            *(ruling.tasks[task].judgement if task in ruling.tasks else "" for task in tasks),
+            ruling.because,
+        )
+        for name, ruling in rulings
+    ]
+
+    def counted(some: Sequence[Judgement]) -> str:
+        return ", ".join(f"{judgement} {some.count(judgement)}" for judgement in JUDGEMENTS)
+
+    primary = [ruling.judgement for _, ruling in rulings if ruling.primary]
+    note = (
+        f"Of {len(primary)} primary claims: {counted(primary)}. Of all {len(rows)}: "
+        f"{counted([ruling.judgement for _, ruling in rulings])}. By exact sign flips over seeds."
+    )
+    columns = ("experiment", "the paper's claim", "method", "standing", "verdict", *tasks, "because")
+    return Table("Verdicts", columns, rows, note)
 
 
 def _settings(preset: Mapping[str, Any]) -> Table:
@@ -150,27 +183,32 @@ def _settings(preset: Mapping[str, Any]) -> Table:
             method,
             preset["pairs"][method],
             ", ".join(f"{size:,}" for size in preset["sizes"][method]),
-            f"0 to {preset['seeds'][method] - 1}",
-            f"0 to {preset['stability_seeds'][method] - 1}",
+            preset["seeds"][method],
+            ", ".join(f"{name} {seeds[method]}" for name, seeds in preset["own_seeds"].items()),
             ", ".join(f"{key}={value}" for key, value in preset["parameters"].get(method, {}).items()) or "defaults",
         )
         for method in preset["methods"]
     ]
-    columns = ("method", "pairs to search on", "edges", "seeds", "seeds for stability", "parameters")
-    note = f"A seed has pairs of its own and seeds the method. {preset['note']}".rstrip()
+    columns = ("method", "pairs to search on", "edges", "seeds", "seeds of some", "parameters")
+    note = (
+        f"A seed has pairs of its own and seeds the method. Declared beforehand: differences up to "
+        f"{preset['smallest']:g} do not matter ({preset['smallest_cost']:g} for ratios of times); what is removed "
+        f"together and changes less than {preset['floor']:.0%} of the KL between the runs has no effect. "
+        f"{preset['note']}"
+    ).rstrip()
     return Table("Settings", columns, rows, note)
 
 
-def _markdown(blocks: Sequence[_Block]) -> str:
+def _markdown(pieces: Sequence[_Piece]) -> str:
     parts = []
-    for block in blocks:
-        if block.table is not None:
-            parts.append(_markdown_table(block.table))
-        elif block.kind == "figure":
-            parts.append(f"![{block.text}](figures/{block.name}.svg)\n\n*{block.text}*")
+    for piece in pieces:
+        if piece.table is not None:
+            parts.append(_markdown_table(piece.table))
+        elif piece.kind == "figure":
+            parts.append(f"![{piece.text}](figures/{piece.name}.svg)\n\n*{piece.text}*")
         else:
             shape = {"title": "# {}", "heading": "## {}", "command": "    {}", "verdict": "> {}", "note": "- {}"}
-            parts.append(shape.get(block.kind, "{}").format(block.text))
+            parts.append(shape.get(piece.kind, "{}").format(piece.text))
     return "\n\n".join(parts) + "\n"
 
 
@@ -186,19 +224,19 @@ def _markdown_table(table: Table) -> str:
     return "\n".join([*title, line(list(table.columns)), rule, *rows, *note])
 
 
-def _html(blocks: Sequence[_Block], preset: str) -> str:
+def _html(pieces: Sequence[_Piece], preset: str) -> str:
     body = []
-    for block in blocks:
-        text = html.escape(block.text)
-        if block.table is not None:
-            body.append(_html_table(block.table))
-        elif block.kind == "figure":
-            name = html.escape(f"figures/{block.name}.svg")
+    for piece in pieces:
+        text = html.escape(piece.text)
+        if piece.table is not None:
+            body.append(_html_table(piece.table))
+        elif piece.kind == "figure":
+            name = html.escape(f"figures/{piece.name}.svg")
             body.append(f'<figure><img src="{name}" alt="{text}"><figcaption>{text}</figcaption></figure>')
-        elif block.kind == "verdict":
-            body.append(f'<p class="verdict {_CLASSES[block.name]}">{text}</p>')
+        elif piece.kind == "verdict":
+            body.append(f'<p class="verdict {_CLASSES[piece.name]}">{text}</p>')
         else:
-            tag = {"title": "h1", "heading": "h2", "command": "pre", "note": 'p class="note"'}.get(block.kind, "p")
+            tag = {"title": "h1", "heading": "h2", "command": "pre", "note": 'p class="note"'}.get(piece.kind, "p")
             body.append(f"<{tag}>{text}</{tag.split()[0]}>")
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     title = f"<title>gatewise: the paper's experiments, {html.escape(preset)}</title>"

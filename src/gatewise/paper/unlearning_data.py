@@ -8,7 +8,7 @@ paired nor what an accuracy is, so this is our reading:
 - right is the *first token* of the unsafe answer, wrong the first token of the safe one; questions whose two answers
   begin with the same token say nothing and are left out. Right means that the model still does what it is to forget.
 
-*Stand-in* (all presets but `paper`, unless a file is given): IOI prompts of one template are to be forgotten, IOI
+*Stand-in* (where a preset has nothing else): IOI prompts of one template are to be forgotten, IOI
 prompts of all other templates are to be kept. Nothing harmful, made in code, known to every model that knows IOI.
 
 In both cases the tasks gt and sa are to be kept, too. Pairs are written to files that `gatewise.task` reads, in the
@@ -22,22 +22,22 @@ import importlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically
-from gatewise.tasks import Pairs, Task, task
+from gatewise.paper.presets import FORGET, SAFE_RLHF, STAND_IN, Preset
+from gatewise.tasks import Task, task
 from gatewise.tasks.encoder import Encoder
 from gatewise.tasks.example import Example
 from gatewise.tasks.ioi import RECIPE, TEMPLATES
 
 if TYPE_CHECKING:
-    from gatewise.paper.lab import Lab
-    from gatewise.paper.presets import Preset
+    from gatewise.models.model import Model
 
-DATASET = "PKU-Alignment/PKU-SafeRLHF"
+KEEP = "keep"
+FILES = {FORGET: "forget.jsonl", KEEP: "retain-ioi.jsonl"}
 _PROMPT = "Question: {}\nAnswer:"
 _LONGEST = 64  # tokens of a prompt
 _ANSWER_WORDS = 8  # more than enough for a first token
@@ -46,58 +46,46 @@ _ONE_ROW = ("prompt", "response_0", "response_1", "is_response_0_safe", "is_resp
 _ROW_EACH = ("prompt", "response", "is_safe")
 _COLUMNS = f"{', '.join(_ONE_ROW)} (the dataset's own), or {', '.join(_ROW_EACH)}"
 _WAY_OUT = (
-    f"Give {DATASET} as a file, --unlearn FILE (.jsonl or .csv with the columns {_COLUMNS}), or install Hugging Face "
+    f"Give {SAFE_RLHF} as a file, --unlearn FILE (.jsonl or .csv with the columns {_COLUMNS}), or install Hugging Face "
     f"datasets and have a network."
 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to forget, and what to keep, by name."""
-
-    what: str  # in words
-    forget: Task
-    retain: Mapping[str, Pairs]
-    files: tuple[Path, ...]
-
-
 def check_data(preset: Preset) -> None:
     """Say at once if there is nothing to forget."""
-    if preset.unlearning_file is not None:
-        if not Path(preset.unlearning_file).is_file():
-            raise GatewiseError(f"--unlearn {preset.unlearning_file}: there is no such file. {_WAY_OUT}")
-    elif preset.name == "paper":
+    if preset.forget == SAFE_RLHF:
         _load_dataset()
+    elif preset.forget != STAND_IN and not Path(preset.forget).is_file():
+        raise GatewiseError(f"--unlearn {preset.forget}: there is no such file. {_WAY_OUT}")
 
 
-def make_plan(lab: Lab) -> Plan:
-    """Pairs to forget and to keep. The same call gives the same pairs."""
-    preset, folder = lab.preset, lab.folder / "unlearning"
-    encoder = Encoder(lab.model.tokenizer, None, getattr(lab.model.hf.config, "max_position_embeddings", None))
-    files = {"forget": folder / "forget.jsonl"}
-    if preset.unlearning_file is not None or preset.name == "paper":
-        records = _load_dataset()() if preset.unlearning_file is None else read_answers(Path(preset.unlearning_file))
-        source = DATASET if preset.unlearning_file is None else Path(preset.unlearning_file).name
-        examples = pair_answers(records, encoder)
-        what = f"the first token of unsafe answers ({source}, {len(examples)} questions with a harmless counterpart)"
-        _write(files["forget"], examples)
-    else:
+def to_forget(preset: Preset) -> str:
+    """What is to be forgotten, in words."""
+    if preset.forget == STAND_IN:
         shown = _FORGOTTEN.format(first="A", second="B", subject="B", place="store", object="drink")
-        what = f"indirect objects in prompts of one template, “{shown}”"
-        files["retain"] = folder / "retain-ioi.jsonl"
-        _write(files["forget"], _ioi(encoder, preset.pool + preset.held_out, of_template=True))
-        _write(files["retain"], _ioi(encoder, 1 + preset.held_out, of_template=False))
-    forget = task(
-        files["forget"], lab.model, examples=preset.pool, test_examples=preset.held_out, seed=0, first_token=True
-    )
-    retain: dict[str, Pairs] = {}
-    if "retain" in files:
-        others = task(files["retain"], lab.model, examples=1, test_examples=preset.held_out, seed=0)
-        retain["IOI, other templates"] = others.test
-    for name, title in (("gt", "GT"), ("sa", "SA")):
-        if name in preset.tasks:
-            retain[title] = lab.held_out(name)
-    return Plan(what, forget, retain, tuple(files.values()))
+        return f"indirect objects in prompts of one template, “{shown}”"
+    source = preset.forget if preset.forget == SAFE_RLHF else Path(preset.forget).name
+    return f"the first token of unsafe answers ({source})"
+
+
+def to_keep(preset: Preset) -> dict[str, str]:
+    """Tasks that are to be kept, with their titles."""
+    titles = {KEEP: "IOI, other templates"} if preset.forget == STAND_IN else {}
+    return {**titles, **{name: title for name, title in (("gt", "GT"), ("sa", "SA")) if name in preset.tasks}}
+
+
+def unlearning_task(name: str, preset: Preset, model: Model, folder: Path) -> Task:
+    """Pairs to forget, or those of the stand-in to keep. The same call gives the same pairs."""
+    encoder = Encoder(model.tokenizer, None, getattr(model.hf.config, "max_position_embeddings", None))
+    size = preset.pool if name == FORGET else 1
+    if preset.forget == STAND_IN:
+        examples = _ioi(encoder, size + preset.held_out, of_template=name == FORGET)
+    else:
+        records = _load_dataset()() if preset.forget == SAFE_RLHF else read_answers(Path(preset.forget))
+        examples = pair_answers(records, encoder)
+    path = folder / "unlearning" / FILES[name]
+    _write(path, examples)
+    return task(path, model, examples=size, test_examples=preset.held_out, seed=0, first_token=name == FORGET)
 
 
 def read_answers(path: Path) -> dict[str, list[tuple[str, bool]]]:
@@ -190,18 +178,17 @@ def _load_dataset() -> Any:
         load_dataset = importlib.import_module("datasets").load_dataset
     except ImportError as error:
         raise GatewiseError(
-            f"unlearning in the preset paper needs the dataset {DATASET}, and Hugging Face datasets is not installed. "
-            f"{_WAY_OUT}"
+            f"unlearning needs the dataset {SAFE_RLHF}, and Hugging Face datasets is not installed. {_WAY_OUT}"
         ) from error
 
     def load() -> dict[str, list[tuple[str, bool]]]:
         try:
-            rows = load_dataset(DATASET, split="train")
+            rows = load_dataset(SAFE_RLHF, split="train")
         except Exception as error:  # whatever the libraries of the day raise without a network
             raise GatewiseError(
-                f"{DATASET} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). {_WAY_OUT}"
+                f"{SAFE_RLHF} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). {_WAY_OUT}"
             ) from error
-        return _by_question((f"{DATASET}, row {i}", row) for i, row in enumerate(rows, start=1))
+        return _by_question((f"{SAFE_RLHF}, row {i}", row) for i, row in enumerate(rows, start=1))
 
     return load
 

@@ -45,9 +45,10 @@ def cell_ingredients(cell: Cell) -> dict[str, Any]:
         }
 
 
-def run_cell(cell: Cell, store: Store) -> dict[str, Any]:
-    """The rows of the cell's circuits, and the seconds that finding and evaluating them took."""
-    found: dict[str, Any] = store.remember(cell_ingredients(cell), lambda: _compute(cell, store))
+def run_cell(cell: Cell, store: str) -> dict[str, Any]:
+    """The rows of the cell's circuits, and the seconds that finding and evaluating them took. `store`: its location."""
+    kept = Store(store)
+    found: dict[str, Any] = kept.remember(cell_ingredients(cell), lambda: _compute(cell, kept))
     return found
 
 

@@ -1,7 +1,8 @@
-"""Where cells run: in this process, in several of this machine, or on a Ray cluster. The store is all they share.
+"""Where tasks run: in this process, in several of this machine, or on a Ray cluster. The store is all they share.
 
-Each way yields the cells as they end, with "" or what went wrong. A cell that breaks its process is tried again, as is
-one that ends with an error the user cannot mend; what a user can mend (`GatewiseError`) is not worth a second try.
+Tasks are cells of a sweep, or searches and measurements of the paper's experiments. Each way yields them as they end,
+with "" or what went wrong. A task that breaks its process is tried again, as is one that ends with an error the user
+cannot mend; what a user can mend (`GatewiseError`) is not worth a second try.
 """
 
 from __future__ import annotations
@@ -13,59 +14,74 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, TypeVar
 
 from gatewise.errors import GatewiseError
-from gatewise.sweep.grid import Cell
 
-Ended = Iterator[tuple[Cell, str]]
+Chore = TypeVar("Chore")  # a cell of a sweep, a search or a measurement of an experiment
+Ended = Iterator[tuple[Chore, str]]
 
 
-def attempt(cell: Cell, root: str) -> str:
-    """Run a cell; "" if its result is stored now, else what the user has to mend."""
-    from gatewise.store import Store
-    from gatewise.sweep.cells import run_cell
+def run_tasks(
+    tasks: Sequence[Chore],
+    work: Callable[[Chore], object],
+    *,
+    retries: int,
+    workers: int = 1,
+    ray: str | None = None,
+    threads: int = 1,
+) -> Ended[Chore]:
+    """Do `work`, which can be sent to another process, for every task. `threads`: that each of them takes."""
+    if ray is not None:
+        return _on_ray(tasks, work, retries, ray, threads)
+    processes = min(workers, len(tasks))
+    return _in_processes(tasks, work, retries, processes) if processes > 1 else _in_this_process(tasks, work, retries)
 
+
+def attempt(work: Callable[[Chore], object], task: Chore) -> str:
+    """Do one task; "" if its result is stored now, else what the user has to mend."""
     try:
-        run_cell(cell, Store(root))
+        work(task)
     except GatewiseError as error:
         return str(error)
     return ""
 
 
-def in_this_process(cells: Sequence[Cell], root: str, retries: int) -> Ended:
-    for cell in cells:
-        yield cell, _tried(attempt, cell, root, retries)
+def _in_this_process(tasks: Sequence[Chore], work: Callable[[Chore], object], retries: int) -> Ended[Chore]:
+    for task in tasks:
+        yield task, _tried(attempt, work, task, retries)
 
 
-def in_processes(cells: Sequence[Cell], root: str, retries: int, workers: int) -> Ended:
-    """Threads that each feed a process of their own: a process that dies takes no other's cell with it."""
+def _in_processes(tasks: Sequence[Chore], work: Callable[[Chore], object], retries: int, workers: int) -> Ended[Chore]:
+    """Threads that each feed a process of their own: a process that dies takes no other's task with it."""
     own, pools = threading.local(), []
 
-    def run(cell: Cell, root: str) -> str:
+    def run(work: Callable[[Chore], object], task: Chore) -> str:
         if getattr(own, "pool", None) is None:
             context = multiprocessing.get_context("spawn")
             own.pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
             pools.append(own.pool)
         try:
-            ended: Future[str] = own.pool.submit(attempt, cell, root)
+            ended: Future[str] = own.pool.submit(attempt, work, task)
             return ended.result()
         except BrokenProcessPool:
             own.pool = None
             raise
 
-    with ThreadPoolExecutor(workers) as threads:
-        futures = {threads.submit(_tried, run, cell, root, retries): cell for cell in cells}
+    with ThreadPoolExecutor(workers) as executor:
+        futures = {executor.submit(_tried, run, work, task, retries): task for task in tasks}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+            executor.shutdown(wait=False, cancel_futures=True)
             for pool in pools:
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
-def on_ray(cells: Sequence[Cell], root: str, retries: int, address: str) -> Ended:
+def _on_ray(
+    tasks: Sequence[Chore], work: Callable[[Chore], object], retries: int, address: str, threads: int
+) -> Ended[Chore]:
     """Tasks of a Ray cluster, which distributes them and starts them again elsewhere when a worker dies."""
     ray = _ray()
     ours = not ray.is_initialized()
@@ -79,11 +95,8 @@ def on_ray(cells: Sequence[Cell], root: str, retries: int, address: str) -> Ende
                 f"or leave --ray out."
             ) from error
     try:
-        remote = ray.remote(attempt)
-        pending: dict[Any, Cell] = {}
-        for cell in cells:
-            options = {"num_cpus": cell.threads, "max_retries": retries, "retry_exceptions": True}
-            pending[remote.options(**options).remote(cell, root)] = cell
+        remote = ray.remote(attempt).options(num_cpus=threads, max_retries=retries, retry_exceptions=True)
+        pending: dict[Any, Chore] = {remote.remote(work, task): task for task in tasks}
         while pending:
             (done,), _ = ray.wait(list(pending), num_returns=1)
             try:
@@ -112,12 +125,12 @@ def _knock(address: str) -> None:
             pass
 
 
-def _tried(run: Callable[[Cell, str], str], cell: Cell, root: str, retries: int) -> str:
+def _tried(run: Callable[..., str], work: Callable[[Chore], object], task: Chore, retries: int) -> str:
     """What `run` says, or how it failed the last time."""
     problem = ""
     for _ in range(retries + 1):
         try:
-            return run(cell, root)
+            return run(work, task)
         except BrokenProcessPool:
             problem = "its process died"
         except Exception as error:

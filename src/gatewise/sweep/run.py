@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from gatewise.files import write_json
 from gatewise.progress import progress_bar
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell, Grid
-from gatewise.sweep.pools import in_processes, in_this_process, on_ray
+from gatewise.sweep.pools import run_tasks
 from gatewise.sweep.table import TableRow, rows_of, write_csv, write_parquet
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def run_sweep(
         raise GatewiseError(f"expected workers of at least 1 and retries of at least 0, got {workers} and {retries}.")
     if ray is not None and workers > 1:
         raise GatewiseError("give either workers (of this machine) or ray (a cluster), not both.")
-    from gatewise.sweep.cells import forget
+    from gatewise.sweep.cells import forget, run_cell
 
     begun, out = time.perf_counter(), Path(out)
     kept = store if isinstance(store, Store) else Store(store if store is not None else out / "store")
@@ -110,12 +111,10 @@ def run_sweep(
     root = kept.location
     if ray is not None or workers > 1:
         forget()
-    if ray is not None:
-        ended = on_ray(missing, root, retries, ray)
-    elif workers > 1:
-        ended = in_processes(missing, root, retries, min(workers, max(1, len(missing))))
-    else:
-        ended = in_this_process(missing, root, retries)
+    threads = max((cell.threads for cell in missing), default=1)
+    ended = run_tasks(
+        missing, partial(run_cell, store=root), retries=retries, workers=workers, ray=ray, threads=threads
+    )
     with progress_bar("sweep", len(missing)) as bar:
         for cell, problem in ended:
             if problem:

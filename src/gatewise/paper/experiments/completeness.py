@@ -2,97 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gatewise.paper.contract import METHOD_NAMES, Experiment, Judgement, Outcome, Verdict, grid
-from gatewise.paper.experiments.curves import (
-    COMPLETENESS,
-    FEWEST,
-    SATURATED,
-    Comparison,
-    compare,
-    figure,
-    judge,
-    measure,
-    table,
-)
+from gatewise.paper.claims import Above, Ruling, rule
+from gatewise.paper.contract import Experiment, Measured, Result
+from gatewise.paper.experiments.curves import COMPLETENESS, Curves, figure, read, tables, to_measure
+from gatewise.paper.names import METHOD_NAMES
 from gatewise.paper.published import COMPLETENESS_ACCURACY, COMPLETENESS_KL
 
 if TYPE_CHECKING:
     from gatewise.paper.lab import Lab
 
+_NAME = "completeness"
 
-def _run(lab: Lab) -> Outcome:
-    curves = measure(lab, COMPLETENESS)
-    methods = lab.preset.methods
-    kl = compare(curves, "ns+dn", "ns", 0, methods, unsaturated=True)
-    accuracy = compare(curves, "ns+dn", "ns", 1, methods, unsaturated=True)
-    over_dn = compare(curves, "ns+dn", "dn", 0, methods, unsaturated=True)
-    gaps = {m: compare(curves, "ns+dn", "ns", 0, [m], unsaturated=True) for m in methods}
-    verdicts = [
-        Verdict(
-            "Removing the Ns+Dn circuit destroys more (KL of G\\C) than removing the Ns circuit of the same size.",
-            judge(kl, larger=True),
-            f"KL(G\\C || G) of Ns+Dn is {kl}.",
-        ),
-        Verdict(
-            "The accuracy left without the Ns+Dn circuit is lower than without the Ns circuit.",
-            judge(accuracy, larger=False),
-            f"Accuracy of G\\C of Ns+Dn is {accuracy}.",
-        ),
-        Verdict(
-            "The gap is largest for EAP, which finds no OR edge under Ns.",
-            judge_widest(gaps),
-            "Mean gap in KL: "
-            + ", ".join(f"{METHOD_NAMES[m]} {g.mean:+.3g} (n = {len(g.differences)})" for m, g in gaps.items())
-            + ".",
-        ),
-        Verdict(
-            "Ns+Dn is also more complete than Dn alone.",
-            judge(over_dn, larger=True),
-            f"KL(G\\C || G) of Ns+Dn against Dn is {over_dn}.",
-        ),
-    ]
-    tables = [
-        table(lab, curves, task, which, title)
-        for which, title in ((0, "KL(G\\C || G), high is complete"), (1, "accuracy of G\\C, low is complete"))
-        for task in lab.preset.tasks
-    ]
-    return Outcome(
-        tables=tables,
-        verdicts=verdicts,
+
+def _judge(lab: Lab, measured: Measured) -> Result:
+    kl, accuracy = read(lab, measured, COMPLETENESS)
+    return Result(
+        tables=[
+            *tables(lab, kl, "KL(G\\C || G), high is complete"),
+            *tables(lab, accuracy, "accuracy of G\\C, low is complete"),
+        ],
+        rulings=_rulings(lab, kl, accuracy),
         paper=(COMPLETENESS_KL, COMPLETENESS_ACCURACY),
         figures={
-            "Completeness: KL(G\\C || G) over circuit size. High is complete.": figure(lab, curves, 0, "KL(G\\C || G)"),
+            "Completeness: KL(G\\C || G) over circuit size. High is complete.": figure(lab, kl, "KL(G\\C || G)"),
             "Completeness: accuracy of G\\C over circuit size. Low is complete.": figure(
-                lab, curves, 1, "accuracy of G\\C"
+                lab, accuracy, "accuracy of G\\C"
             ),
         },
-        notes=[
-            "Accuracy is the share of examples whose right answer is more probable than the wrong one.",
-            "A cell is a task, a method and a size, with means over seeds. It is saturated, and left out of the "
-            f"verdicts, if without either circuit the KL is within {SATURATED:.0%} of that of the corrupted run: "
-            f"nothing is left that one could destroy more than the other. With fewer than {FEWEST} cells left, a claim "
-            "cannot be judged.",
-        ],
+        notes=["Accuracy is the share of examples whose right answer is more probable than the wrong one."],
     )
 
 
-def judge_widest(gaps: Mapping[str, Comparison]) -> Judgement:
-    """Whether EAP's gap is positive and the widest, by its mean over the cells that are not saturated."""
-    if "eap" not in gaps or len(gaps) < 2 or any(not gap.differences for gap in gaps.values()):
-        return "cannot be judged"
-    if gaps["eap"].mean > 0 and all(gaps["eap"].mean >= gap.mean for gap in gaps.values()):
-        return "holds" if judge(gaps["eap"], larger=True) == "holds" else "holds partly"
-    return "does not hold"
+def _rulings(lab: Lab, kl: Curves, accuracy: Curves) -> list[Ruling]:
+    preset, claimed = lab.preset, Above(lab.preset.smallest)
+    found = []
+    for method in preset.methods:
+        sizes = {task: lab.judged_sizes(_NAME, task, [method]) for task in preset.tasks}
+        found += [
+            rule(
+                "Removing the Ns+Dn circuit destroys more (KL of G\\C) than removing the Ns circuit of the same size.",
+                "KL(G\\C || G) of Ns+Dn less that of Ns, as a share of the range",
+                kl.differences("ns+dn", "ns", method, sizes, share=True),
+                claimed,
+                method=METHOD_NAMES[method],
+                primary=True,
+            ),
+            rule(
+                "The accuracy left without the Ns+Dn circuit is lower than without the Ns circuit.",
+                "accuracy of G\\C of Ns less that of Ns+Dn",
+                accuracy.differences("ns", "ns+dn", method, sizes),
+                claimed,
+                method=METHOD_NAMES[method],
+            ),
+            rule(
+                "Ns+Dn is also more complete than Dn alone.",
+                "KL(G\\C || G) of Ns+Dn less that of Dn, as a share of the range",
+                kl.differences("ns+dn", "dn", method, sizes, share=True),
+                claimed,
+                method=METHOD_NAMES[method],
+            ),
+        ]
+    for other in [m for m in preset.methods if m != "eap" and "eap" in preset.methods]:
+        sizes = {task: lab.judged_sizes(_NAME, task, ["eap", other]) for task in preset.tasks}
+        gaps = [kl.differences("ns+dn", "ns", method, sizes, share=True) for method in ("eap", other)]
+        found.append(
+            rule(
+                "The gap is largest for EAP, which finds no OR edge under Ns.",
+                f"what Ns+Dn adds to the KL with EAP, less what it adds with {METHOD_NAMES[other]}",
+                {task: [a - b for a, b in zip(gaps[0][task], gaps[1][task], strict=False)] for task in gaps[0]},
+                claimed,
+                method=f"EAP, {METHOD_NAMES[other]}",
+            )
+        )
+    return found
 
 
 EXPERIMENT = Experiment(
-    name="completeness",
+    name=_NAME,
     title="Completeness",
     claim="without the Ns+Dn circuit the model does the task noticeably worse than without the Ns circuit.",
     labels=("figcompleteness", "tabklcompleteness", "tabacccompleteness"),
-    run=_run,
-    cells=lambda preset: grid(preset, seeds=preset.seeds, measured=True),
+    measurements=to_measure,
+    judge=_judge,
 )

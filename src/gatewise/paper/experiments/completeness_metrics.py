@@ -9,38 +9,41 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from gatewise.evaluation import incompleteness_table
-from gatewise.evaluation.knockouts import SAMPLES, SampledColumn
+import torch
+
+from gatewise.evaluation import incompleteness
+from gatewise.evaluation.knockouts import SAMPLES, SampledColumn, sampled_columns
 from gatewise.methods.contract import SearchDirection
-from gatewise.paper.contract import (
-    DIRECTION_NAMES,
-    METHOD_NAMES,
-    TASK_NAMES,
-    Experiment,
-    Job,
-    Judgement,
-    Outcome,
-    Table,
-    Verdict,
-    grid,
-)
-from gatewise.paper.experiments.curves import Comparison, is_saturated, judge
-from gatewise.paper.experiments.sizes import middle_size, small_size
+from gatewise.paper.claims import Above, Ruling, rule
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group, of_kind
+from gatewise.paper.experiments.curves import BehaviourKey, to_measure
+from gatewise.paper.experiments.words import deviation, plus_minus, seeds_note
 from gatewise.paper.figures import LINES, MARKERS, METHOD_COLOURS, legend_below, panels
+from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
 from gatewise.paper.published import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gatewise.paper.lab import Lab
-    from gatewise.paper.presets import Preset
 
 _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")  # a method, and "ours" on top of it
 _DRAWS = 3
+_NAME = "completeness-metrics"
+
+
+class SampledKey(NamedTuple):
+    task: str
+    size: int
+    method: str
+    direction: SearchDirection
+    seed: int
+    pairs: int
+    draws: int
 
 
 @dataclass(frozen=True)
@@ -50,73 +53,61 @@ class Line:
     size: int
     method: str
     direction: str
-    sampled: tuple[SampledColumn, ...]
+    values: torch.Tensor  # of the sampled metric: [seed, draw, K]
     new: tuple[float, ...]
     empty: float  # what the new metric is for the empty circuit
 
     @property
-    def new_deviation(self) -> float:
-        return statistics.stdev(self.new) if len(self.new) > 1 else math.nan
+    def sampled(self) -> list[SampledColumn]:
+        return sampled_columns(self.values)
 
-    @property
-    def saturated(self) -> bool:
-        return is_saturated([statistics.fmean(self.new)], self.empty)
+    def sampled_by_seed(self, count: int) -> list[float]:
+        """With so many K, one draw each."""
+        found: list[float] = self.values[:, 0, :count].mean(dim=-1).tolist()
+        return found
 
-
-def measure_sampled(lab: Lab, size_name: str, method: str, direction: str) -> list[SampledColumn]:
-    """The sampled metric of the circuits of all seeds, through the store."""
-    task, size = lab.preset.tasks[0], _size(lab, size_name)
-    held_out = lab.held_out(task)[: lab.preset.sampled_pairs]
-    seeds = range(lab.preset.seeds[method])
-    circuits = [lab.circuits(task, method, cast(SearchDirection, direction), seed)[size] for seed in seeds]
-    asked = {
-        "circuits": [circuit.fingerprint for circuit in circuits],
-        "held_out": held_out.fingerprint,
-        "samples": list(SAMPLES),
-        "draws": _DRAWS,
-    }
-
-    def compute() -> list[dict[str, float]]:
-        return [asdict(column) for column in incompleteness_table(lab.model, held_out, circuits, draws=_DRAWS)]
-
-    return [SampledColumn(**column) for column in lab.remember("incompleteness", asked, compute)]
+    def __str__(self) -> str:
+        return f"{METHOD_NAMES[self.method]} {DIRECTION_NAMES[self.direction]}"
 
 
-def judge_larger(lines: Sequence[Line]) -> tuple[Judgement, Comparison]:
-    """Whether the sampled metric deviates more over seeds than the new one, where that is not saturated."""
-    open_lines = [line for line in lines if not line.saturated]
-    differences = [column.over_circuits - line.new_deviation for line in open_lines for column in line.sampled]
-    known = Comparison(tuple(d for d in differences if not math.isnan(d)), len(lines) - len(open_lines))
-    return judge(known, larger=True), known
+def sampled(lab: Lab, key: SampledKey) -> list[list[float]]:
+    """D(C\\K || G\\K) for the K of several draws: [draw][K]."""
+    circuit = lab.circuits(key.task, key.method, key.direction, key.seed)[key.size]
+    held_out = lab.held_out(key.task)[: key.pairs]
+    most = SAMPLES[-1]
+    values = incompleteness(lab.model, held_out, circuit, samples=most * key.draws, seed=key.seed).values
+    found: list[list[float]] = values.reshape(key.draws, most).tolist()
+    return found
 
 
-def judge_falling(lines: Sequence[Line]) -> tuple[Judgement, Comparison]:
-    """Whether the deviation over draws falls from the fewest K to the most."""
-    known = Comparison(
-        tuple(
-            line.sampled[0].over_draws - line.sampled[-1].over_draws
-            for line in lines
-            if not math.isnan(line.sampled[0].over_draws)
-        )
-    )
-    return judge(known, larger=True), known
-
-
-def _run(lab: Lab) -> Outcome:
-    task = lab.preset.tasks[0]
-    lines = []
-    for size_name, size in _sizes(lab).items():
-        for method in lab.preset.methods:
+def _measurements(lab: Lab) -> Iterator[Measurement]:
+    task, seeds = lab.preset.tasks[0], lab.preset.seeds_for(_NAME)
+    yield from to_measure(lab, tasks=[task], directions=_DIRECTIONS, seeds=seeds)
+    for size in dict.fromkeys((_small_size(lab), lab.middle_size)):
+        for _, method, seed in lab.grid(tasks=[task], seeds=seeds):
             for direction in _DIRECTIONS:
-                seeds = range(lab.preset.seeds[method])
-                found = [lab.behaviours(task, method, direction, seed)[size] for seed in seeds]
-                new = tuple(float(one["complement"]["kl_to_full"]["mean"]) for one in found)
-                empty = float(found[0]["empty"]["kl_to_full"]["mean"])
-                sampled = tuple(measure_sampled(lab, size_name, method, direction))
-                lines.append(Line(size, method, direction, sampled, new, empty))
-    return Outcome(
+                key = SampledKey(task, size, method, direction, seed, lab.preset.sampled_pairs, _DRAWS)
+                yield Measurement(sampled, key, (Search(task, method, seed, (direction,)),))
+
+
+def _small_size(lab: Lab) -> int:
+    """The second smallest that all methods have (the smallest of two), where circuits may not yet be saturated."""
+    sizes = lab.common_sizes
+    return sizes[1] if len(sizes) > 2 else min(sizes, default=lab.middle_size)
+
+
+def _judge(lab: Lab, measured: Measured) -> Result:
+    task = lab.preset.tasks[0]
+    new = group(of_kind(measured, BehaviourKey), "method", "direction")
+    lines = []
+    for (size, method, direction), draws in group(of_kind(measured, SampledKey), "size", "method", "direction").items():
+        found = [seed[lab.sizes(method).index(size)] for seed in new[method, direction]]
+        complete = tuple(float(one["complement"]["kl_to_full"]["mean"]) for one in found)
+        empty = float(found[0]["empty"]["kl_to_full"]["mean"])
+        lines.append(Line(size, method, direction, torch.tensor(draws, dtype=torch.float64), complete, empty))
+    return Result(
         tables=[_table(lab, lines), _deviations(lab, lines)],
-        verdicts=_verdicts(lines),
+        rulings=_rulings(lab, lines),
         paper=(METRICS,),
         figures={
             f"Deviation of the sampled metric by the number of K on {TASK_NAMES[task]}: over draws for one circuit "
@@ -130,44 +121,49 @@ def _run(lab: Lab) -> Outcome:
             "Ns+Dn (ours).",
             "The two metrics are different quantities, as the paper says; the table of deviations also has them as "
             "shares of their means. Where the circuit's removal is already as bad as the corrupted run, the new "
-            "metric cannot deviate whatever the circuits, so those lines are left out of the comparison.",
+            "metric cannot deviate whatever the circuits.",
         ],
     )
 
 
 def _table(lab: Lab, lines: Sequence[Line]) -> Table:
     """The paper's layout; deviations over circuits."""
-    rows: list[tuple[str | int | float, ...]] = [
-        (
-            line.size,
-            _name(line),
-            *(_pm(column.mean, column.over_circuits) for column in line.sampled),
-            _pm(statistics.fmean(line.new), line.new_deviation) + (" (saturated)" if line.saturated else ""),
-        )
-        for line in lines
-    ]
     return Table(
         f"{TASK_NAMES[lab.preset.tasks[0]]}: two metrics of completeness",
         ("edges", "method", *(f"{n} sampled K" for n in SAMPLES), "new metric"),
-        rows,
+        [
+            (
+                line.size,
+                str(line),
+                *(plus_minus(column.mean, column.over_circuits) for column in line.sampled),
+                plus_minus(statistics.fmean(line.new), deviation(line.new)),
+            )
+            for line in lines
+        ],
         f"Mean ± deviation over circuits ({_seeds(lab)} seeds), each with a draw of its own. Low is complete for the "
         f"sampled metric, high for the new one (corrupted run: {lines[0].empty:.3g}).",
     )
 
 
+def _seeds(lab: Lab) -> str:
+    return seeds_note(lab.preset.seeds_for(_NAME), lab.preset.methods)
+
+
 def _deviations(lab: Lab, lines: Sequence[Line]) -> Table:
-    last = SAMPLES[-1]
-    rows: list[tuple[str | int | float, ...]] = [
-        (
-            line.size,
-            _name(line),
-            line.sampled[-1].over_subsets,
-            *(column.over_draws for column in line.sampled),
-            line.sampled[-1].over_circuits / line.sampled[-1].mean if line.sampled[-1].mean else math.nan,
-            line.new_deviation / statistics.fmean(line.new),
+    rows: list[tuple[str | int | float, ...]] = []
+    for line in lines:
+        columns = line.sampled
+        last = columns[-1]
+        rows.append(
+            (
+                line.size,
+                str(line),
+                last.over_subsets,
+                *(column.over_draws for column in columns),
+                last.over_circuits / last.mean if last.mean else math.nan,
+                deviation(line.new) / statistics.fmean(line.new),
+            )
         )
-        for line in lines
-    ]
     return Table(
         "What the deviation is over",
         (
@@ -175,7 +171,7 @@ def _deviations(lab: Lab, lines: Sequence[Line]) -> Table:
             "method",
             "single K",
             *(f"draws of {n} K" for n in SAMPLES),
-            f"circuits, {last} K, share of mean",
+            f"circuits, {SAMPLES[-1]} K, share of mean",
             "circuits, new, share of mean",
         ),
         rows,
@@ -183,48 +179,82 @@ def _deviations(lab: Lab, lines: Sequence[Line]) -> Table:
     )
 
 
-def _verdicts(lines: Sequence[Line]) -> list[Verdict]:
-    larger, compared = judge_larger(lines)
-    falling, fall = judge_falling(lines)
-    ours = Comparison(
-        tuple(
-            both.sampled[-1].mean - ns.sampled[-1].mean
-            for ns in lines
-            for both in lines
-            if (ns.direction, both.direction) == ("ns", "ns+dn") and (ns.method, ns.size) == (both.method, both.size)
-        )
-    )
-    return [
-        Verdict(
-            "The sampled metric deviates more over seeds than the new one.",
-            larger,
-            f"Its deviation over circuits, against the new one's, is {compared} (cells: method, direction, size, "
-            "number of K).",
-        ),
-        Verdict(
-            "The sampled metric deviates since K is sampled: less with more K.",
-            falling,
-            f"The deviation over draws for one circuit with {SAMPLES[0]} K, against {SAMPLES[-1]}, is {fall}.",
-        ),
-        Verdict(
-            "By the sampled metric, Ns+Dn is more complete (lower) than the method alone.",
-            judge(ours, larger=False),
-            f"D(C\\K || G\\K) with {SAMPLES[-1]} K of Ns+Dn against Ns is {ours}.",
-        ),
-    ]
+def _rulings(lab: Lab, lines: Sequence[Line]) -> list[Ruling]:
+    claimed, rulings = Above(lab.preset.smallest), []
+    task = TASK_NAMES[lab.preset.tasks[0]]
+    by_method: dict[str, dict[str, list[Line]]] = {}
+    for line in lines:
+        by_method.setdefault(line.method, {}).setdefault(line.direction, []).append(line)
+    for method, (alone, ours) in ((method, found.values()) for method, found in by_method.items()):
+        both, name = [*alone, *ours], METHOD_NAMES[method]
+        rulings += [
+            rule(
+                "The sampled metric deviates more over seeds than the new one.",
+                f"distance of a seed from the mean of all with {SAMPLES[-1]} K, less that with the new metric, as a "
+                "share of the KL between the runs",
+                {task: _mean_by_seed([deviates_more(line) for line in both])},
+                claimed,
+                method=name,
+                primary=True,
+            ),
+            rule(
+                "The sampled metric deviates since K is sampled: less with more K.",
+                f"deviation over draws for one circuit with {SAMPLES[0]} K less that with {SAMPLES[-1]}, as a share of "
+                "their sum",
+                {task: _mean_by_seed([falls(line) for line in both])},
+                claimed,
+                method=name,
+            ),
+            rule(
+                "By the sampled metric, Ns+Dn is more complete (lower) than the method alone.",
+                f"D(C\\K || G\\K) with {SAMPLES[-1]} K of Ns less that of Ns+Dn, as a share of the KL between the runs",
+                {task: _mean_by_seed([more_complete(*pair) for pair in zip(alone, ours, strict=True)])},
+                claimed,
+                method=name,
+            ),
+        ]
+    return rulings
+
+
+def deviates_more(line: Line) -> list[float]:
+    """For each seed, how much farther from the mean it is by the sampled metric than by the new one; NaN for one."""
+    old, new = line.sampled_by_seed(SAMPLES[-1]), line.new
+    if len(new) < 2 or not line.empty:
+        return [math.nan] * len(new)
+    middle, other = statistics.fmean(old), statistics.fmean(new)
+    return [(abs(a - middle) - abs(b - other)) / line.empty for a, b in zip(old, new, strict=True)]
+
+
+def falls(line: Line) -> list[float]:
+    """For each seed, how much less its draws deviate with the most K than with the fewest."""
+    found = []
+    for draws in line.values:
+        few, many = (float(draws[:, :count].mean(dim=-1).std()) for count in (SAMPLES[0], SAMPLES[-1]))
+        found.append((few - many) / (few + many) if few + many else 0.0)
+    return found
+
+
+def more_complete(alone: Line, ours: Line) -> list[float]:
+    """For each seed, how much lower the sampled metric is with Ns+Dn."""
+    pairs = zip(alone.values.mean(dim=(1, 2)).tolist(), ours.values.mean(dim=(1, 2)).tolist(), strict=True)
+    return [(one - other) / alone.empty if alone.empty else math.nan for one, other in pairs]
+
+
+def _mean_by_seed(lines: Sequence[Sequence[float]]) -> list[float]:
+    return [statistics.fmean(seed) for seed in zip(*lines, strict=True)]
 
 
 def _figure(lines: Sequence[Line]) -> Figure:
     sizes = list(dict.fromkeys(line.size for line in lines))
     drawn, axes = panels(1, len(sizes), width=4.0 if len(sizes) > 1 else 6.0, height=3.4)
+    places = list(range(len(SAMPLES)))
     for at, size in zip(axes[0], sizes, strict=True):
         for line in (line for line in lines if line.size == size):
             style = {"color": METHOD_COLOURS[line.method], "marker": MARKERS[line.method], "markersize": 4}
-            places = list(range(len(SAMPLES)))
             values = [column.over_draws for column in line.sampled]
-            at.plot(places, values, linestyle=LINES[line.direction], label=_name(line), **style)
+            at.plot(places, values, linestyle=LINES[line.direction], label=str(line), **style)
             hollow = {} if line.direction == "ns+dn" else {"markerfacecolor": "white"}
-            at.plot([len(SAMPLES)], [line.new_deviation], linestyle="none", **{**style, **hollow})
+            at.plot([len(SAMPLES)], [deviation(line.new)], linestyle="none", **{**style, **hollow})
         at.axvline(len(SAMPLES) - 0.5, color="black", linewidth=0.5)
         at.set_xticks(range(len(SAMPLES) + 1), [*map(str, SAMPLES), "new"])
         at.set_xlabel("sampled K")
@@ -236,44 +266,11 @@ def _figure(lines: Sequence[Line]) -> Figure:
     return drawn
 
 
-def _name(line: Line) -> str:
-    return f"{METHOD_NAMES[line.method]} {DIRECTION_NAMES[line.direction]}"
-
-
-def _pm(mean: float, deviation: float) -> str:
-    return f"{mean:.3g}" if math.isnan(deviation) else f"{mean:.3g} ± {deviation:.2g}"
-
-
-def _seeds(lab: Lab) -> str:
-    return ", ".join(f"{METHOD_NAMES[m]} {lab.preset.seeds[m]}" for m in lab.preset.methods)
-
-
-def _sizes(lab: Lab) -> Mapping[str, int]:
-    sizes = {"small": small_size(lab), "middle": middle_size(lab)}
-    return sizes if sizes["small"] != sizes["middle"] else {"middle": sizes["middle"]}
-
-
-def _size(lab: Lab, name: str) -> int:
-    return {"small": small_size(lab), "middle": middle_size(lab)}[name]
-
-
-def _jobs(preset: Preset) -> list[Job]:
-    return [
-        Job(measure_sampled, (size_name, method, direction))
-        for size_name in ("small", "middle")
-        for method in preset.methods
-        for direction in _DIRECTIONS
-    ]
-
-
 EXPERIMENT = Experiment(
-    name="completeness-metrics",
+    name=_NAME,
     title="Two metrics of completeness",
     claim="the older metric, sampled over subcircuits K, deviates much; the new one hardly.",
     labels=("tabmetrics",),
-    run=_run,
-    cells=lambda preset: grid(
-        preset, tasks=preset.tasks[:1], directions=_DIRECTIONS, seeds=preset.seeds, measured=True
-    ),
-    jobs=_jobs,
+    measurements=_measurements,
+    judge=_judge,
 )

@@ -1,84 +1,68 @@
 """Cost: how long Ns, Dn and Ns+Dn searches take. The paper, in its text: Ns+Dn takes at most twice as long.
 
-Times are of the processor, for the search of all sizes together, as they are in the circuits' provenance. They were
-taken while other searches ran on the other cores, so single ones vary; a search that was interrupted counts from its
-last checkpoint on.
+Times are of the processor, for the search of all sizes together, as they are in the circuits' provenance. Methods that
+share work between directions search once more, each direction alone. Other searches ran on the other cores, so single
+times vary; a search that was interrupted counts from its last checkpoint on.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from gatewise.paper.contract import (
-    DIRECTION_NAMES,
-    DIRECTIONS,
-    METHOD_NAMES,
-    TASK_NAMES,
-    Cell,
-    Experiment,
-    Judgement,
-    Outcome,
-    Table,
-    Verdict,
-    grid,
-)
-from gatewise.paper.experiments.statistics import Interval, bootstrap, mean_and_deviation, ratio, seeds_note
-from gatewise.paper.figures import DIRECTION_COLOURS, legend_below, panels
+from gatewise.methods.registry import methods
+from gatewise.paper.claims import Between, Ruling, rule
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group
+from gatewise.paper.experiments.words import mean_and_deviation, seeds_note
+from gatewise.paper.figures import DIRECTION_COLOURS, bars, legend_below, panels
+from gatewise.paper.names import DIRECTION_NAMES, DIRECTIONS, METHOD_NAMES, TASK_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gatewise.paper.lab import Lab
 
-_TWICE = 2.1  # what still counts as twice, since times vary
-Times = Mapping[tuple[str, str, str], Sequence[float]]  # seconds of each seed, by task, method, direction
+_NAME = "cost"
+Times = Mapping[tuple[str, str], Sequence[Mapping[str, float]]]  # by task and method; of each seed, by direction
 
 
-def judge_twice(ratios: Sequence[Interval]) -> Judgement:
-    """Whether Ns+Dn takes at most twice the time of Ns: by the ends of the intervals, where there are any."""
-    if not ratios:
-        return "cannot be judged"
-    if all((r.value if r.high != r.high else r.high) <= _TWICE for r in ratios):
-        return "holds"
-    return "does not hold" if all((r.value if r.low != r.low else r.low) > _TWICE for r in ratios) else "holds partly"
+class CostKey(NamedTuple):
+    task: str
+    method: str
+    seed: int
 
 
-def _run(lab: Lab) -> Outcome:
-    methods, tasks = lab.preset.methods, lab.preset.tasks
-    times: dict[tuple[str, str, str], list[float]] = {
-        (task, method, direction): [
-            lab.seconds(Cell(task, method, direction, seed)) for seed in range(lab.preset.seeds[method])
-        ]
-        for task in tasks
-        for method in methods
-        for direction in DIRECTIONS
-    }
+def seconds(lab: Lab, key: CostKey) -> dict[str, float]:
+    """Processor seconds that the searches took when they were done, by direction."""
+    sizes, shared = lab.sizes(key.method), methods()[key.method].together
+    found: dict[str, float] = {}
+    for direction in DIRECTIONS:
+        one = lab.search(key.task, key.method, (direction,), sizes, key.seed, store=not shared)[direction][0]
+        found[direction] = float(one.provenance["time"]["processor_seconds"])
+    return found
+
+
+def _measurements(lab: Lab) -> Iterator[Measurement]:
+    for about in lab.grid(seeds=lab.preset.seeds_for(_NAME)):
+        yield Measurement(seconds, CostKey(*about), (Search(*about),))
+
+
+def _judge(lab: Lab, measured: Measured) -> Result:
+    times: Times = group(measured, "task", "method")
+    seeds = seeds_note(lab.preset.seeds_for(_NAME), lab.preset.methods)
     rows: list[tuple[str | float, ...]] = [
         (
             METHOD_NAMES[method],
             TASK_NAMES[task],
-            *(mean_and_deviation(times[task, method, direction]) for direction in DIRECTIONS),
-            against(times, [task], method, ("ns",)).value,
-            against(times, [task], method, ("ns", "dn")).value,
+            *(mean_and_deviation([seed[direction] for seed in times[task, method]]) for direction in DIRECTIONS),
+            against(times[task, method], ("ns",)),
+            against(times[task, method], ("ns", "dn")),
         )
-        for method in methods
-        for task in tasks
+        for method in lab.preset.methods
+        for task in lab.preset.tasks
     ]
-    verdicts = []
-    for method in methods:
-        to_ns, to_both = (against(times, tasks, method, some) for some in (("ns",), ("ns", "dn")))
-        verdicts.append(
-            Verdict(
-                f"{METHOD_NAMES[method]}: searching by Ns+Dn takes at most twice as long as by Ns.",
-                judge_twice([to_ns]),
-                f"It takes {to_ns} times as long, and {to_both.value:.3g} times as long as Ns and Dn one after the "
-                f"other; resampled are tasks and seeds. Up to {_TWICE} counts as twice.",
-            )
-        )
-    seeds = seeds_note({m: lab.preset.seeds[m] for m in methods}, METHOD_NAMES)
-    return Outcome(
+    return Result(
         tables=[
             Table(
                 "Seconds per search of all sizes",
@@ -88,20 +72,29 @@ def _run(lab: Lab) -> Outcome:
                 "are those of sums over seeds.",
             )
         ],
-        verdicts=verdicts,
+        rulings=[_ruling(lab, times, method) for method in lab.preset.methods],
         figures={"Seconds per search of all sizes; lines are deviations over seeds.": lambda: _figure(lab, times)},
         notes=["The paper states this in its text, without measurements."],
     )
 
 
-def against(times: Times, tasks: Sequence[str], method: str, others: Sequence[str]) -> Interval:
-    """Seconds of Ns+Dn over those of other directions together, with the interval over tasks and seeds."""
-    units = [
-        (both, sum(times[task, method, other][seed] for other in others))
-        for task in tasks
-        for seed, both in enumerate(times[task, method, "ns+dn"])
-    ]
-    return bootstrap(units, ratio)
+def _ruling(lab: Lab, times: Times, method: str) -> Ruling:
+    some = {TASK_NAMES[task]: [against([seed], ("ns",)) for seed in times[task, method]] for task in lab.preset.tasks}
+    both = statistics.fmean(against(times[task, method], ("ns", "dn")) for task in lab.preset.tasks)
+    return rule(
+        "Searching by Ns+Dn takes at most twice as long as by Ns.",
+        "time of Ns+Dn over that of Ns",
+        some,
+        Between(0, 2 + lab.preset.smallest_cost),
+        method=METHOD_NAMES[method],
+        primary=True,
+        besides=f"It takes {both:.3g} times as long as Ns and Dn one after the other.",
+    )
+
+
+def against(seeds: Sequence[Mapping[str, float]], others: Sequence[str]) -> float:
+    """Seconds of Ns+Dn over those of other directions together."""
+    return sum(seed["ns+dn"] for seed in seeds) / sum(seed[other] for seed in seeds for other in others)
 
 
 def _figure(lab: Lab, times: Times) -> Figure:
@@ -109,19 +102,12 @@ def _figure(lab: Lab, times: Times) -> Figure:
     drawn, axes = panels(1, len(methods), width=3.0)
     for at, method in zip(axes[0], methods, strict=True):
         for shift, direction in enumerate(DIRECTIONS):
-            some = [times[task, method, direction] for task in tasks]
-            at.bar(
-                [place + 0.27 * (shift - 1) for place in range(len(tasks))],
-                [statistics.fmean(seconds) for seconds in some],
-                0.25,
-                yerr=[statistics.stdev(seconds) if len(seconds) > 1 else 0 for seconds in some],
-                error_kw={"linewidth": 0.8, "capsize": 2},
-                color=DIRECTION_COLOURS[direction],
-                label=DIRECTION_NAMES[direction],
-            )
+            some = [[seed[direction] for seed in times[task, method]] for task in tasks]
+            errors = [statistics.stdev(values) if len(values) > 1 else 0 for values in some]
+            style = {"color": DIRECTION_COLOURS[direction], "label": DIRECTION_NAMES[direction]}
+            bars(at, shift, list(map(statistics.fmean, some)), errors, **style)
         at.set_xticks(range(len(tasks)), [TASK_NAMES[task] for task in tasks])
         at.set_ylim(bottom=0)
-        at.grid(axis="x", visible=False)
         at.set_title(METHOD_NAMES[method])
     axes[0][0].set_ylabel("seconds")
     handles, labels = axes[0][0].get_legend_handles_labels()
@@ -130,10 +116,10 @@ def _figure(lab: Lab, times: Times) -> Figure:
 
 
 EXPERIMENT = Experiment(
-    name="cost",
+    name=_NAME,
     title="Cost of searching in both directions",
     claim="Ns+Dn is the same search done twice, so it takes at most twice as long.",
     labels=("text on complexity",),
-    run=_run,
-    cells=lambda preset: grid(preset, seeds=preset.seeds),
+    measurements=_measurements,
+    judge=_judge,
 )

@@ -1,111 +1,105 @@
 """Stability: how much circuits change with the seed, Ns against Ns+Dn (tabdifferencehamming).
 
 A seed has pairs of its own and seeds the method. The distance of two circuits is the number of edges that exactly one
-of them has; its mean is over all pairs of seeds. Those are not independent, so the ± of a difference is the jackknife's
-standard error: what leaving out each seed in turn does to it.
+of them has; its mean is over all pairs of seeds. Those are not independent, so what a seed adds to the mean is its
+jackknife pseudo-value: their deviation gives the ± of a difference, and verdicts are about them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap
 from gatewise.methods.contract import SearchDirection
-from gatewise.paper.contract import (
-    DIRECTION_NAMES,
-    METHOD_NAMES,
-    TASK_NAMES,
-    Cell,
-    Experiment,
-    Judgement,
-    Outcome,
-    Table,
-    Verdict,
-    grid,
-)
-from gatewise.paper.experiments.curves import Comparison, judge
-from gatewise.paper.experiments.statistics import jackknife, seeds_note
-from gatewise.paper.figures import (
-    BASELINE_COLOUR,
-    DIRECTION_COLOURS,
-    LINES,
-    MARKERS,
-    legend_below,
-    panels,
-    size_axis,
-)
+from gatewise.paper.claims import Above, Ruling, rule
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table
+from gatewise.paper.experiments.words import deviation, plus_minus, seeds_note
+from gatewise.paper.figures import BASELINE_COLOUR, by_task_and_method, direction_style, size_axis
+from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
 from gatewise.paper.published import HAMMING
-from gatewise.statistics import rank_correlation
+from gatewise.statistics import pseudo_values, rank_correlation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gatewise.circuits.circuit import Circuit
     from gatewise.paper.lab import Lab
     from gatewise.paper.presets import Preset
 
+_NAME = "stability"
 _COMPARED: tuple[SearchDirection, ...] = ("ns", "ns+dn")
-Spreads = Mapping[tuple[str, str, int], "Spread"]  # by task, method, size
 
 
-@dataclass(frozen=True, eq=False)
+class StabilityKey(NamedTuple):
+    task: str
+    method: str
+    seeds: int
+
+
 class Spread:
-    """Distances between the circuits of all seeds, Ns and Ns+Dn: [seed, seed] each."""
+    """Distances between the circuits of all seeds, for each direction."""
 
-    hamming: Mapping[str, Tensor]
-    jaccard: Mapping[str, float]  # mean over pairs of seeds
+    def __init__(self, found: Mapping[str, Mapping[str, Any]], seeds: int) -> None:
+        """found: what `overlaps` gives, by direction."""
+        self.seeds = seeds
+        self.jaccard = {direction: float(one["jaccard"]) for direction, one in found.items()}
+        self._square = {}
+        firsts, seconds = torch.triu_indices(seeds, seeds, 1)
+        for direction, one in found.items():
+            square = torch.zeros(seeds, seeds, dtype=torch.float64)
+            square[firsts, seconds] = torch.tensor(one["hamming"], dtype=torch.float64)
+            self._square[direction] = square + square.T
 
-    def mean(self, direction: str, without: int | None = None) -> float:
-        """Mean distance over pairs of seeds, perhaps without one seed."""
-        distances = self.hamming[direction]
-        kept = [i for i in range(len(distances)) if i != without]
-        some = distances[kept][:, kept]
+    def mean(self, direction: str, units: Sequence[int] | None = None) -> float:
+        """Mean distance over pairs of seeds, or of some of them."""
+        kept = list(range(self.seeds) if units is None else units)
+        some = self._square[direction][kept][:, kept]
         return float(some.sum() / (len(kept) * (len(kept) - 1)))
 
-    def difference(self, without: int | None = None) -> float:
+    def difference(self, units: Sequence[int] | None = None) -> float:
         """Ns minus Ns+Dn."""
-        return self.mean("ns", without) - self.mean("ns+dn", without)
+        return self.mean("ns", units) - self.mean("ns+dn", units)
 
-    @cached_property
+    def by_seed(self, direction: str = "") -> list[float]:
+        """What each seed adds to the mean distance, or to the difference; NaN for fewer than three seeds."""
+        if self.seeds < 3:
+            return [math.nan] * self.seeds
+        statistic = self.difference if not direction else lambda units: self.mean(direction, units)
+        return pseudo_values(statistic, self.seeds)
+
+    @property
     def error(self) -> float:
-        """Standard error of the difference; NaN for fewer than three seeds."""
-        return jackknife(self.difference, len(self.hamming["ns"]))
+        """Standard error of the difference."""
+        return deviation(self.by_seed()) / math.sqrt(self.seeds)
 
 
-def spread(circuits: Mapping[str, Sequence[Circuit]]) -> Spread:
-    """Distances within the Ns and the Ns+Dn circuits of several seeds."""
-    hamming, jaccard = {}, {}
-    for direction, found in circuits.items():
-        overlapping = overlap(found)
-        square = torch.zeros(len(found), len(found), dtype=torch.float64)
-        firsts, seconds = torch.triu_indices(len(found), len(found), 1)
-        square[firsts, seconds] = overlapping.hamming
-        hamming[direction], jaccard[direction] = square + square.T, overlapping.mean_jaccard
-    return Spread(hamming, jaccard)
+Spreads = dict[tuple[str, str], dict[int, Spread]]  # by task and method; by size
 
 
-def judge_growth(curves: Sequence[Sequence[float]]) -> tuple[Judgement, int]:
-    """Whether curves over growing sizes rise, by their rank correlation with size; and how many do."""
-    rising = sum(
-        rank_correlation(torch.arange(len(c)).double(), torch.tensor(c, dtype=torch.float64)) > 0.5 for c in curves
-    )
-    if not curves or min(map(len, curves)) < 3:
-        return "cannot be judged", rising
-    share = rising / len(curves)
-    return ("holds" if share >= 0.8 else "holds partly" if share > 0.5 else "does not hold"), rising
+def distances(lab: Lab, key: StabilityKey) -> dict[str, Any]:
+    """How far apart the circuits of all seeds are: by direction, one for each size."""
+    found: dict[str, Any] = {}
+    for direction in _COMPARED:
+        seeds = [lab.circuits(key.task, key.method, direction, seed) for seed in range(key.seeds)]
+        found[direction] = [overlaps([one[size] for one in seeds]) for size in lab.sizes(key.method)]
+    return found
+
+
+def overlaps(circuits: Sequence[Circuit]) -> dict[str, Any]:
+    """Hamming distances of all pairs of circuits, and their mean Jaccard."""
+    found = overlap(circuits)
+    return {"hamming": found.hamming.tolist(), "jaccard": found.mean_jaccard}
 
 
 def _methods(preset: Preset) -> list[str]:
     """Those with seeds to compare."""
-    return [method for method in preset.methods if preset.stability_seeds[method] > 1]
+    return [method for method in preset.methods if preset.seeds_for(_NAME)[method] > 1]
 
 
 def _check(preset: Preset) -> None:
@@ -113,20 +107,25 @@ def _check(preset: Preset) -> None:
         raise GatewiseError("stability compares the circuits of several seeds, and there is one; use --seeds 3 or so.")
 
 
-def _cells(preset: Preset) -> list[Cell]:
-    return grid(preset, methods=_methods(preset), directions=_COMPARED, seeds=preset.stability_seeds)
+def _measurements(lab: Lab) -> Iterator[Measurement]:
+    for task in lab.preset.tasks:
+        for method in _methods(lab.preset):
+            seeds = lab.preset.seeds_for(_NAME)[method]
+            searches = tuple(Search(task, method, seed, _COMPARED) for seed in range(seeds))
+            yield Measurement(distances, StabilityKey(task, method, seeds), searches)
 
 
-def _run(lab: Lab) -> Outcome:
-    spreads = {
-        (task, method, size): found
-        for task in lab.preset.tasks
-        for method in _methods(lab.preset)
-        for size, found in _measure(lab, task, method).items()
+def _judge(lab: Lab, measured: Measured) -> Result:
+    spreads: Spreads = {
+        (key.task, key.method): {
+            size: Spread({direction: found[direction][i] for direction in _COMPARED}, key.seeds)
+            for i, size in enumerate(lab.sizes(key.method))
+        }
+        for key, found in measured.items()
     }
-    return Outcome(
-        tables=[_differences(lab, spreads), *_distances(lab, spreads)],
-        verdicts=_verdicts(lab, spreads),
+    return Result(
+        tables=[_differences(lab, spreads), *_distance_tables(lab, spreads)],
+        rulings=_rulings(lab, spreads),
         paper=(HAMMING,),
         figures={
             "Stability: mean share of a circuit's edges that another seed replaces (Hamming distance over twice the "
@@ -136,44 +135,39 @@ def _run(lab: Lab) -> Outcome:
         },
         notes=[
             "The paper does not say what its deviations are over. A difference in edges grows with the size of the "
-            "circuits by its scale alone; the figure shows shares.",
+            "circuits by its scale alone; the figure and the verdicts have shares.",
             "Methods search on different numbers of pairs (see the settings), which also makes circuits vary: "
             "compare directions of one method rather than methods.",
         ],
     )
 
 
-def _measure(lab: Lab, task: str, method: str) -> dict[int, Spread]:
-    seeds = range(lab.preset.stability_seeds[method])
-    circuits = {d: [lab.circuits(task, method, d, seed) for seed in seeds] for d in _COMPARED}
-    return {
-        size: spread({d: [one[size] for one in found] for d, found in circuits.items()}) for size in lab.sizes(method)
-    }
+def _sizes(spreads: Spreads) -> list[int]:
+    return sorted({size for some in spreads.values() for size in some})
 
 
 def _differences(lab: Lab, spreads: Spreads) -> Table:
     """The paper's layout."""
-    columns = [(task, method) for task in lab.preset.tasks for method in _methods(lab.preset)]
     rows: list[list[str | int | None]] = []
-    for size in sorted({size for _, _, size in spreads}):
-        cells = [spreads.get((task, method, size)) for task, method in columns]
-        rows.append([size, *(None if c is None else f"{c.difference():.3g}{_error(c)}" for c in cells)])
+    for size in _sizes(spreads):
+        cells = [some.get(size) for some in spreads.values()]
+        rows.append([size, *(None if c is None else plus_minus(c.difference(), c.error) for c in cells)])
     return Table(
         "Mean Hamming distance over seeds, Ns minus Ns+Dn",
-        ["edges", *(f"{TASK_NAMES[task]} {METHOD_NAMES[method]}" for task, method in columns)],
+        ["edges", *(f"{TASK_NAMES[task]} {METHOD_NAMES[method]}" for task, method in spreads)],
         rows,
         f"± is the jackknife's standard error over seeds. Positive: Ns is more random. Seeds: {_seeds(lab)}.",
     )
 
 
-def _distances(lab: Lab, spreads: Spreads) -> list[Table]:
+def _distance_tables(lab: Lab, spreads: Spreads) -> list[Table]:
     """The distances themselves, and Jaccard, a table for each task."""
     found = []
     for task in lab.preset.tasks:
-        columns = [(method, direction) for method in _methods(lab.preset) for direction in _COMPARED]
+        columns = [(method, direction) for of, method in spreads if of == task for direction in _COMPARED]
         rows: list[list[str | int | None]] = []
-        for size in sorted({size for _, _, size in spreads}):
-            cells = [(spreads.get((task, method, size)), direction) for method, direction in columns]
+        for size in _sizes(spreads):
+            cells = [(spreads[task, method].get(size), direction) for method, direction in columns]
             rows.append([size, *(None if c is None else f"{c.mean(d):.3g} ({c.jaccard[d]:.2f})" for c, d in cells)])
         names = (f"{METHOD_NAMES[method]} {DIRECTION_NAMES[direction]}" for method, direction in columns)
         note = f"Mean over pairs of seeds; shared edges as a share of all in brackets (Jaccard). Seeds: {_seeds(lab)}."
@@ -181,94 +175,90 @@ def _distances(lab: Lab, spreads: Spreads) -> list[Table]:
     return found
 
 
-def _verdicts(lab: Lab, spreads: Spreads) -> list[Verdict]:
-    methods, tasks = _methods(lab.preset), lab.preset.tasks
-    everywhere = Comparison(tuple(one.difference() for one in spreads.values()))
-    clear = [one.difference() / one.error for one in spreads.values() if one.error > 0]
-    by_method = ", ".join(
-        f"{METHOD_NAMES[m]} in {sum(s.difference() > 0 for (_, n, _), s in spreads.items() if n == m)} of "
-        f"{sum(n == m for _, n, _ in spreads)}"
-        for m in methods
-    )
-    verdicts = [
-        Verdict(
-            "Circuits found by Ns+Dn vary less with the seed than those found by Ns.",
-            judge(everywhere, larger=True),
-            f"The mean distance of Ns is {everywhere} ({by_method}). It is larger by more than two standard errors in "
-            f"{sum(z > 2 for z in clear)}, smaller by more than two in {sum(z < -2 for z in clear)} cells.",
-        )
-    ]
-    for method in [m for m in methods if m != "eap" and "eap" in methods]:
-        pairs = [
-            (spreads[task, method, size], spreads[task, "eap", size]) for task in tasks for size in lab.common_sizes
+def _rulings(lab: Lab, spreads: Spreads) -> list[Ruling]:
+    claimed, methods = Above(lab.preset.smallest), _methods(lab.preset)
+    rulings = []
+    for method in methods:
+        sizes = {task: lab.judged_sizes(_NAME, task, [method]) for task in lab.preset.tasks}
+        rulings += [
+            rule(
+                "Circuits found by Ns+Dn vary less with the seed than those found by Ns.",
+                "mean distance of Ns less that of Ns+Dn, as a share of twice the size",
+                {TASK_NAMES[task]: by_seed(spreads[task, method], sizes[task]) for task in sizes},
+                claimed,
+                method=METHOD_NAMES[method],
+                primary=True,
+            ),
+            rule(
+                "The difference between Ns and Ns+Dn grows with the number of edges.",
+                "rank correlation of size and difference in edges",
+                {TASK_NAMES[task]: growth(spreads[task, method]) for task in sizes},
+                claimed,
+                method=METHOD_NAMES[method],
+            ),
         ]
-        distance = Comparison(tuple(mine.mean("ns") - eap.mean("ns") for mine, eap in pairs))
-        gap = Comparison(tuple(mine.difference() - eap.difference() for mine, eap in pairs))
-        verdicts.append(
-            Verdict(
+    for method in [m for m in methods if m != "eap" and "eap" in methods]:
+        sizes = {task: lab.judged_sizes(_NAME, task, [method, "eap"]) for task in lab.preset.tasks}
+        both = {
+            task: [by_seed(spreads[task, one], some, "ns") for one in (method, "eap")] for task, some in sizes.items()
+        }
+        rulings.append(
+            rule(
                 f"{METHOD_NAMES[method]} is more random than EAP.",
-                judge(distance, larger=True),
-                f"The mean distance of its Ns circuits, against EAP's, is {distance}; what the paper's table has, the "
-                f"difference of Ns and Ns+Dn, is {gap}.",
+                "mean distance of its Ns circuits less that of EAP's, as a share of twice the size",
+                {TASK_NAMES[task]: [a - b for a, b in zip(*pair, strict=False)] for task, pair in both.items()},
+                claimed,
+                method=f"{METHOD_NAMES[method]}, EAP",
             )
         )
-    curves = [
-        [spreads[task, method, size].difference() for size in lab.sizes(method)] for task in tasks for method in methods
+    return rulings
+
+
+def by_seed(spreads: dict[int, Spread], sizes: Sequence[int], direction: str = "") -> list[float]:
+    """What each seed adds to the distance, or to the difference, as a share of twice the size; mean over sizes."""
+    shares = [[value / (2 * size) for value in spreads[size].by_seed(direction)] for size in sizes]
+    return [statistics.fmean(seed) for seed in zip(*shares, strict=True)]
+
+
+def growth(spreads: dict[int, Spread]) -> list[float]:
+    """Rank correlation of the size and of what each seed adds to the difference; NaN for fewer than three sizes."""
+    sizes = torch.tensor(list(spreads), dtype=torch.float64)
+    seeds = zip(*(one.by_seed() for one in spreads.values()), strict=True)
+    return [
+        rank_correlation(sizes, torch.tensor(seed, dtype=torch.float64))
+        if len(sizes) > 2 and not math.isnan(seed[0])
+        else math.nan
+        for seed in seeds
     ]
-    judgement, rising = judge_growth(curves)
-    verdicts.append(
-        Verdict(
-            "The difference between Ns and Ns+Dn grows with the number of edges.",
-            judgement,
-            f"It rises with size (rank correlation above 0.5) for {rising} of {len(curves)} pairs of task and method.",
-        )
-    )
-    return verdicts
 
 
 def _figure(lab: Lab, spreads: Spreads) -> Figure:
-    methods, tasks = _methods(lab.preset), lab.preset.tasks
-    drawn, axes = panels(len(tasks), len(methods), sharey=True)
     edges = lab.model.graph.n_edges
-    for row, task in enumerate(tasks):
-        for column, method in enumerate(methods):
-            at, sizes = axes[row][column], lab.sizes(method)
-            for direction in _COMPARED:
-                at.plot(
-                    sizes,
-                    [spreads[task, method, size].mean(direction) / (2 * size) for size in sizes],
-                    color=DIRECTION_COLOURS[direction],
-                    marker=MARKERS[direction],
-                    linestyle=LINES[direction],
-                    markersize=4,
-                    label=DIRECTION_NAMES[direction],
-                )
-            chance = [1 - size / edges for size in sizes]
-            at.plot(sizes, chance, color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="random circuits")
-            size_axis(at, sizes)
-            at.set_ylim(0, 1.05)
-            at.set_title(f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}")
-        axes[row][0].set_ylabel("share replaced")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    legend_below(drawn, handles, labels)
-    return drawn
 
+    def fill(at: Any, task: str, method: str) -> None:
+        some = spreads[task, method]
+        for direction in _COMPARED:
+            shares = [one.mean(direction) / (2 * size) for size, one in some.items()]
+            at.plot(list(some), shares, **direction_style(direction))
+        chance = [1 - size / edges for size in some]
+        at.plot(list(some), chance, color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="random circuits")
+        size_axis(at, list(some))
+        at.set_ylim(0, 1.05)
 
-def _error(spread: Spread) -> str:
-    return "" if math.isnan(spread.error) else f" ± {spread.error:.2g}"
+    return by_task_and_method(lab.preset.tasks, _methods(lab.preset), fill, "share replaced", sharey=True)
 
 
 def _seeds(lab: Lab) -> str:
-    return seeds_note({m: lab.preset.stability_seeds[m] for m in _methods(lab.preset)}, METHOD_NAMES)
+    return seeds_note(lab.preset.seeds_for(_NAME), _methods(lab.preset))
 
 
 EXPERIMENT = Experiment(
-    name="stability",
+    name=_NAME,
     title="Stability over seeds",
     claim="circuits found by Ns+Dn differ less between seeds than circuits found by Ns, most of all for ACDC and Edge "
     "Pruning, and more so with more edges.",
     labels=("tabdifferencehamming",),
-    run=_run,
-    cells=_cells,
+    measurements=_measurements,
+    judge=_judge,
     check=_check,
 )

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gatewise.gate_types import GATE_COLOURS
-from gatewise.logic.gates import Gates
-from gatewise.paper.contract import METHOD_NAMES
 from gatewise.paper.figures import legend_below, panels
+from gatewise.paper.names import METHOD_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Split = Sequence[int]  # edges of the Ns circuit, of the Dn circuit, of both
 
 
 def lens_area(r: float, s: float, distance: float) -> float:
@@ -36,17 +37,17 @@ def circle_distance(r: float, s: float, shared: float) -> float:
     return (low + high) / 2
 
 
-def draw_venn(rows: Mapping[str, Sequence[Gates]]) -> Figure:
+def draw_venn(rows: Mapping[str, Sequence[Split]]) -> Figure:
     """A row for each method, a picture for each split."""
     columns = max(map(len, rows.values()))
     drawn, axes = panels(len(rows), columns, width=2.6, height=2.1)
-    largest = max(math.sqrt(max(len(g.ns), len(g.dn)) / math.pi) for some in rows.values() for g in some)
+    largest = max(math.sqrt(max(ns, dn) / math.pi) for some in rows.values() for ns, dn, _ in some)
     for line, (method, some) in enumerate(rows.items()):
         for at in axes[line]:
             at.axis("off")
-        for at, gates in zip(axes[line], some, strict=False):
-            _picture(at, gates, largest)
-            at.set_title(f"{METHOD_NAMES[method]}, Ns {len(gates.ns):,}, Dn {len(gates.dn):,}", fontsize=9)
+        for at, split in zip(axes[line], some, strict=False):
+            _picture(at, split, largest)
+            at.set_title(f"{METHOD_NAMES[method]}, Ns {split[0]:,}, Dn {split[1]:,}", fontsize=9)
     from matplotlib.patches import Patch
 
     names = {"AND": "AND (Ns only)", "ADDER": "ADDER (both)", "OR": "OR (Dn only)"}
@@ -54,11 +55,11 @@ def draw_venn(rows: Mapping[str, Sequence[Gates]]) -> Figure:
     return drawn
 
 
-def _picture(at: Any, gates: Gates, largest: float) -> None:
+def _picture(at: Any, split: Split, largest: float) -> None:
     from matplotlib.patches import Circle
 
-    r, s = (math.sqrt(len(circuit) / math.pi) for circuit in (gates.ns, gates.dn))
-    shared = len(gates.ns & gates.dn)
+    in_ns, in_dn, shared = split
+    r, s = (math.sqrt(count / math.pi) for count in (in_ns, in_dn))
     distance = circle_distance(r, s, shared)
     left, right = -distance / 2, distance / 2
     ns, dn = Circle((left, 0), r), Circle((right, 0), s)
@@ -72,10 +73,10 @@ def _picture(at: Any, gates: Gates, largest: float) -> None:
     for centre, radius in ((left, r), (right, s)):
         at.add_patch(Circle((centre, 0), radius, fill=False, edgecolor="black", linewidth=0.8))
     pad = 0.1 * largest  # single parts can be too narrow for their numbers: those stand beside them
-    if gates.ns - gates.dn:
-        at.text(left - r - pad, 0, f"{len(gates.ns) - shared:,}", ha="right", va="center", color=GATE_COLOURS["AND"])
-    if gates.dn - gates.ns:
-        at.text(right + s + pad, 0, f"{len(gates.dn) - shared:,}", ha="left", va="center", color=GATE_COLOURS["OR"])
+    if in_ns > shared:
+        at.text(left - r - pad, 0, f"{in_ns - shared:,}", ha="right", va="center", color=GATE_COLOURS["AND"])
+    if in_dn > shared:
+        at.text(right + s + pad, 0, f"{in_dn - shared:,}", ha="left", va="center", color=GATE_COLOURS["OR"])
     if shared:
         middle = (max(left - r, right - s) + min(left + r, right + s)) / 2
         at.text(middle, 0, f"{shared:,}", ha="center", va="center")

@@ -1,0 +1,146 @@
+"""Verdicts: what becomes of a claim of the paper.
+
+The unit is a seed, its pairs and its search: sizes, gates and samples within a seed belong together, so each seed gives
+one number. What is claimed of that number, and which difference is too small to matter, is declared beforehand. A test
+by exact sign flips over seeds then has four outcomes:
+
+- *supported*: its 95 % interval lies where the claim says;
+- *contradicted*: it lies on the other side;
+- *no difference*: it lies within the difference that is too small to matter;
+- *cannot tell*: anything else. With fewer than six seeds nothing else can come out.
+
+Each task is judged for itself, then the mean over tasks of each seed: the pooled outcome stands beside those of the
+tasks, never in their place. One claim for each experiment and method is primary, named before the runs; all others are
+exploratory, since so few seeds survive no correction for asking often.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from gatewise.statistics import Interval, sign_flip_interval, sign_flip_p
+
+Judgement = Literal["supported", "contradicted", "no difference", "cannot tell"]
+JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)
+
+
+@dataclass(frozen=True)
+class Above:
+    """A claim that a value is above 0, by more than a difference that is too small to matter."""
+
+    smallest: float
+
+    def judge(self, interval: Interval) -> Judgement:
+        if -self.smallest <= interval.low and interval.high <= self.smallest:
+            return "no difference"
+        return "supported" if interval.low > 0 else "contradicted" if interval.high < 0 else "cannot tell"
+
+    def __str__(self) -> str:
+        return f"claimed: above 0; within ±{self.smallest:g} is no difference"
+
+
+@dataclass(frozen=True)
+class Between:
+    """A claim that a value lies between two others, such as that there is no difference."""
+
+    low: float
+    high: float
+
+    def judge(self, interval: Interval) -> Judgement:
+        if self.low <= interval.low and interval.high <= self.high:
+            return "supported"
+        return "contradicted" if interval.high < self.low or interval.low > self.high else "cannot tell"
+
+    def __str__(self) -> str:
+        if math.isinf(self.low):
+            return f"claimed: at most {self.high:.3g}"
+        return f"claimed: {self.low:.3g} to {self.high:.3g}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the values of seeds say about a claim."""
+
+    judgement: Judgement
+    interval: Interval
+    p: float  # of the mean being 0, two-sided
+    left_out: int = 0  # seeds without a value
+
+    def __str__(self) -> str:
+        missing = f"; {self.left_out} seeds have no value" if self.left_out else ""
+        return f"{self.judgement}, {self.interval}{missing}"
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """A claim of the paper, and what became of it."""
+
+    claim: str  # the paper's, in one sentence
+    judgement: Judgement
+    because: str  # the statistic, in words
+    method: str = ""  # if the claim is about one
+    primary: bool = False  # else exploratory
+    pooled: Decision | None = None  # None if nothing is random
+    tasks: Mapping[str, Decision] = field(default_factory=dict)
+
+    @property
+    def standing(self) -> str:
+        return "" if self.pooled is None else "primary" if self.primary else "exploratory"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "standing": self.standing}
+
+
+def decide(values: Sequence[float], claimed: Above | Between) -> Decision:
+    """One value for each seed; NaN for a seed that has none."""
+    known = [value for value in values if not math.isnan(value)]
+    interval = sign_flip_interval(known)
+    judgement = claimed.judge(interval) if known else "cannot tell"
+    return Decision(judgement, interval, sign_flip_p(known), len(values) - len(known))
+
+
+def rule(
+    claim: str,
+    what: str,
+    values: Mapping[str, Sequence[float]],
+    claimed: Above | Between,
+    *,
+    method: str = "",
+    primary: bool = False,
+    besides: str = "",
+) -> Ruling:
+    """Judge each task, then all of them together. `what`: what the values are; `values`: by task, one for each seed."""
+    by_task = {task: decide(some, claimed) for task, some in values.items()}
+    pooled = decide(pool(values), claimed)
+    said = "; ".join(f"{task} {decision}" for task, decision in by_task.items()) if len(by_task) > 1 else ""
+    because = f"{what}: {pooled.interval}, p = {pooled.p:.2g} ({claimed})."
+    because += f" By task: {said}." if said else ""
+    return Ruling(
+        claim, pooled.judgement, f"{because} {besides}".rstrip(), method, primary, pooled, by_task if said else {}
+    )
+
+
+def pool(values: Mapping[str, Sequence[float]]) -> list[float]:
+    """The mean over tasks for each seed; NaN where a task has no value. Tasks without any do not count."""
+    known = [some for some in values.values() if not all(map(math.isnan, some))]
+    return [statistics.fmean(seed) for seed in zip(*known, strict=False)] if known else []
+
+
+def settle(claim: str, holds: bool | None, because: str, *, method: str = "") -> Ruling:
+    """A claim in which nothing is random: it holds, or it does not, or (None) there is nothing to judge it by."""
+    return Ruling(claim, "cannot tell" if holds is None else "supported" if holds else "contradicted", because, method)
+
+
+def relative(one: float, other: float) -> float:
+    """How much larger one value is than another, from -1 to 1; a factor of two is a third. NaN if both are 0."""
+    size = abs(one) + abs(other)
+    return (one - other) / size if size else math.nan
+
+
+def least(*values: float) -> float:
+    """The smallest; NaN if one is not known."""
+    return math.nan if any(map(math.isnan, values)) else min(values)
