@@ -12,6 +12,7 @@ from gatewise.cli import main as cli
 from gatewise.logic import Gates, ablate_gates, find_gates, misalignment
 from gatewise.models import load_model
 from gatewise.models.planted import planted_pairs
+from gatewise.paper.gate_truth import KindRow
 from gatewise.tasks import task
 
 
@@ -96,6 +97,28 @@ def test_measures_of_a_type_without_gates_are_null(
 def test_gates_refuses_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "gates", "planted:and", "--set", "speed=9") == cli.EXIT_USER_ERROR
     assert "no parameter 'speed'" in capsys.readouterr().err
+
+
+def test_interaction_of_a_head_of_tiny(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "interaction", "tiny", "a1.h0", "--examples", 8) == 0
+    assert "a1.h0 is " in capsys.readouterr().out
+    options = ("-g", "K=<k>", "-g", "V=m0->a1.h0<v>,input->a1.h0<v>", "--rest", "clean", "--examples", 8, "--json")
+    assert run(monkeypatch, "interaction", "tiny", "a1.h0", *options) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rest"], list(found["groups"]), found["pairs"]) == ("clean", ["K", "V"], 8)
+    assert run(monkeypatch, "interaction", "tiny", "a1.h0", "-g", "K") == cli.EXIT_USER_ERROR
+    assert "NAME=EDGE" in capsys.readouterr().err
+
+
+def test_gates_of_groups_are_judged_on_planted_kinds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = KindRow("k-and-v", gate=True, gamma_error=0.0, right_label=1.0, found=1.0, rand_index=None)
+    monkeypatch.setattr("gatewise.paper.gate_truth.kind_rows", lambda models, noise, seed: [row] * models)
+    assert run(monkeypatch, "truth", "--gates", "--models", 2, "--json") == 0
+    assert [one["kind"] for one in json.loads(capsys.readouterr().out)] == ["k-and-v"] * 2
+    assert run(monkeypatch, "truth", "--gates", "--models", 1) == 0
+    assert "100%" in capsys.readouterr().out
 
 
 def test_truth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

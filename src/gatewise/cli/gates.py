@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from gatewise.tasks import Task
     from gatewise.tasks.pairs import Pairs
 
+_SEARCHED = 16  # pairs on which gates to test are looked for: partners cost the most, and are only a choice
+
 
 def gates_command(
     model: ModelArgument = DEFAULT_MODEL,
@@ -154,7 +156,8 @@ class _Measures:
         )
         self.agreement = label_agreement(gates, self.tested)
         if min(len(task.train), len(task.test)) >= FEWEST:
-            found = find_interactions(model, task.train, test=task.test, of=gates.sound, memory=memory)
+            search = task.train[:_SEARCHED]
+            found = find_interactions(model, search, test=task.test, of=gates.sound, memory=memory)
             self.interactions = found
 
     def score(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None, seed: int) -> None:
