@@ -62,7 +62,8 @@ def small_cases() -> Iterator[Case]:
     for model, examples in (("tiny", 6), ("planted", 8)):
         for method, parameters in _PARAMETERS.items():
             for direction in ("ns", "dn", "ns+dn") if method != "eap-ig" else ("ns",):
-                yield Case(model, examples, method, direction, {"edges": _SIZES[model]}, parameters)
+                sizes = _SIZES[model][:1] if method == "acdc" and model == "tiny" else _SIZES[model]  # the rest is slow
+                yield Case(model, examples, method, direction, {"edges": sizes}, parameters)
                 if method in _THRESHOLDS:
                     yield Case(model, examples, method, direction, {"threshold": _THRESHOLDS[method]}, parameters)
 

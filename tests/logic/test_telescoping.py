@@ -11,6 +11,7 @@ from small_models import random_pairs, small_model
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.receivers import Batches
+from gatewise.engine.setting import Setting
 from gatewise.logic.interactions import interaction
 from gatewise.logic.telescoping import edge_indices, local_and_downstream, partners
 from gatewise.models.planted_kinds import planted_kind
@@ -26,7 +27,8 @@ def test_parts_sum_to_the_difference_of_scores_which_are_those_of_eap(architectu
     arising, scores = local_and_downstream(on)
     torch.testing.assert_close(arising.sum(dim=0), scores[0] - scores[1], atol=1e-9, rtol=0)
     total = sum(float((receivers.margins[0] - receivers.margins[1]).sum()) for receivers in on)
-    expected = Attribution(model, PAIRS).directions(["ns", "dn"])
+    setting = Setting(model, PAIRS)
+    expected = Attribution(setting, setting.batches()[0]).directions(["ns", "dn"])
     for found, direction in zip(scores, ("ns", "dn"), strict=True):
         torch.testing.assert_close(-found * total, expected[direction], atol=1e-9, rtol=0)  # type: ignore[index]
 
