@@ -14,10 +14,10 @@ from torch import Tensor
 
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, select_edges
-from gatewise.engine.metrics import KL
 from gatewise.engine.runs import Direction
 from gatewise.engine.setting import SIDES, Setting
 from gatewise.models.model import Model
+from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.tasks.pairs import Pairs
 
@@ -150,7 +150,6 @@ def margin_share(setting: Setting, direction: SearchDirection, share: float) -> 
 
 def kl_price(setting: Setting, direction: SearchDirection, share: float) -> float:
     """KL, which is quadratic near its reference, of what carries this share of the difference between the runs."""
-    clean, corrupted = (setting.last_logits(side) for side in SIDES)
-    ways = {"ns": (clean, corrupted), "dn": (corrupted, clean)}
-    total = sum(float(KL.distance(ways[one][0], setting.pairs)(ways[one][1]).mean()) for one in parts_of(direction))
-    return share**2 * total
+    clean, corrupted = (log_probabilities(setting.last_logits(side)) for side in SIDES)
+    between = {"ns": kl_divergence(clean, corrupted), "dn": kl_divergence(corrupted, clean)}
+    return share**2 * sum(float(between[one].mean()) for one in parts_of(direction))

@@ -32,10 +32,11 @@ from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import split_gates
 from gatewise.logic.truth import labels_by_test, truth_tables
 from gatewise.methods.contract import SearchDirection
+from gatewise.methods.registry import find_method
 from gatewise.methods.search import discover
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.progress import progress_bar
-from gatewise.statistics import kl_divergence, log_probabilities, ratio_interval
+from gatewise.statistics import ratio_interval
 
 METHODS = ("eap", "acdc", "edge-pruning")
 BASELINES = ("orders", "exhaustive")
@@ -168,17 +169,12 @@ def trial(planted: PlantedModel, name: str, share: float, seed: int) -> Trial:
     return Trial(planted, circuits, labels, time.perf_counter() - started)
 
 
-def thresholds(planted: PlantedModel, method: str, direction: SearchDirection, share: float) -> dict[str, float]:
+def thresholds(planted: PlantedModel, method: str, direction: SearchDirection, share: float) -> dict[str, Any]:
     """Arguments for `discover`, so that an edge counts if it carries `share` of the total effect."""
-    clean, corrupted = (last_logits(planted.model, planted.pairs, side) for side in ("clean", "corrupted"))
-    if method == "eap":
-        margins = (planted.pairs.margin(logits).mean() for logits in (clean, corrupted))
-        total = abs(float(next(margins) - next(margins)))
-        return {"threshold": share * total * (2 if direction == "ns+dn" else 1)}  # ns+dn: a sum of two
-    p, q = log_probabilities(clean), log_probabilities(corrupted)
-    between = {"ns": float(kl_divergence(p, q).mean()), "dn": float(kl_divergence(q, p).mean())}
-    price = share**2 * sum(between[one] for one in direction.split("+"))
-    return {"threshold": price} if method == "acdc" else {"threshold": 0.5, "penalty": price, "steps": PRUNING_STEPS}
+    chosen = find_method(method)
+    assert chosen.for_share is not None
+    found = chosen.for_share(Setting(planted.model, planted.pairs), direction, share)
+    return {**found, "steps": PRUNING_STEPS} if "penalty" in found else found
 
 
 def _find(planted: PlantedModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
