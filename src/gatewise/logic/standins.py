@@ -232,8 +232,7 @@ def _frozen(model: Model, reference: Tensor) -> Model:
     scale = norm.standardise(reference)[1]
 
     def held(x: Tensor) -> Tensor:
-        centred = x - x.mean(dim=-1, keepdim=True) if norm.center else x
-        scaled = centred * scale * norm.weight
+        scaled = norm.share(x, scale)
         return scaled if norm.bias is None else scaled + norm.bias
 
     return replace(model, final_norm=held)

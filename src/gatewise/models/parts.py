@@ -44,6 +44,11 @@ class Norm:
         scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
         return x * scale, scale
 
+    def share(self, x: Tensor, scale: Tensor) -> Tensor:
+        """What a summand x of the input brings to the output if the factor is held at `scale`; linear in x."""
+        centred = x - x.mean(dim=-1, keepdim=True) if self.center else x
+        return centred * scale * self.weight
+
 
 @dataclass(frozen=True, eq=False)
 class JointHeadNorm:
@@ -143,20 +148,24 @@ class Attention:
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, prefix: KeysValues | None) -> Tensor:
         """What the heads gather. q: [head, rows..., example, query position, head dimension] at the last columns;
         k and v at all columns of the window, prefix per head. -> like q."""
+        weights = self.pattern(q, k, layout, prefix).to(v.dtype)
+        if prefix is None:
+            return weights @ v
+        values = _insert_rows(prefix[1], q.dim())
+        border = weights.shape[-1] - v.shape[-2]
+        return weights[..., :border] @ values + weights[..., border:] @ v
+
+    def pattern(self, q: Tensor, k: Tensor, layout: Layout, prefix: KeysValues | None) -> Tensor:
+        """Where the heads look: weights that sum to 1, over the prefix and the window. [..., query position, column]"""
         scores = q @ k.transpose(-1, -2)
         if prefix is not None:
-            keys, values = (_insert_rows(part, q.dim()) for part in prefix)
-            earlier = q @ keys.transpose(-1, -2)
+            earlier = q @ _insert_rows(prefix[0], q.dim()).transpose(-1, -2)
             scores = torch.cat([earlier.expand(*scores.shape[:-1], -1), scores], dim=-1)
         scores = scores * self.scale
         scores = softcapped(scores, self.softcap)
         first = layout.width - scores.shape[-1]
         scores = scores + layout.mask(self.sliding)[:, -q.shape[-2] :, first:]
-        weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
-        if prefix is None:
-            return weights @ v
-        border = scores.shape[-1] - v.shape[-2]
-        return weights[..., :border] @ values + weights[..., border:] @ v
+        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def write(self, z: Tensor) -> Tensor:
         """What the heads add to the residual stream. [head, rows..., dimension] -> [head, rows..., d_model]"""

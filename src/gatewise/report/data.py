@@ -52,6 +52,8 @@ def report_data(found: Investigation, command: Command | None = None) -> dict[st
         "proportions": _proportions(found),
         "agreement": found.agreement.to_json(),
         "tables": _page_tables(found.tables, by_name),
+        "gates": _gates(found, by_name),
+        "nodes": None if found.nodes is None else _short_spans(asdict(found.nodes)),
         "examples": [asdict(example) for example in found.examples],
         "provenance": dict(record),
         "seconds": round(found.seconds, 1),
@@ -153,6 +155,39 @@ def _page_tables(tables: Sequence[TruthTable], by_name: dict[str, int]) -> list[
                 }
             )
     return shown
+
+
+def _gates(found: Investigation, by_name: dict[str, int]) -> dict[str, Any] | None:
+    """Tested gates as `Interactions.to_json` has them, spans as [value, low, high]; groups with what is known of edges.
+
+    `edges` of a player: how many; `shown`: their places in the page; `split`: how many of each type by direction.
+    """
+    if found.interactions is None:
+        return None
+    data = found.interactions.to_json()
+    types = found.gates.labelled.kinds
+    for gate in data["tested"]:
+        for name, edges in gate.pop("groups").items():
+            kinds = [types.get(found.graph.index(edge)) for edge in edges]
+            gate["players"][name] |= {
+                "edges": len(edges),
+                "ports": sorted({edge.partition("->")[2] for edge in edges}),
+                "shown": [by_name[edge] for edge in edges if edge in by_name],
+                "split": {kind: kinds.count(kind) for kind in GATE_TYPES if kind in kinds},
+            }
+    spans: dict[str, Any] = _short_spans(data)
+    return spans
+
+
+def _short_spans(value: Any) -> Any:
+    """The same data with spans as lists and numbers of few digits."""
+    if isinstance(value, Mapping):
+        if set(value) == {"value", "low", "high"}:
+            return [_short_spans(value[key]) for key in ("value", "low", "high")]
+        return {key: _short_spans(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short_spans(one) for one in value]
+    return _digits(value, 3) if isinstance(value, float) else value
 
 
 def _proportions(found: Investigation) -> list[dict[str, Any]]:

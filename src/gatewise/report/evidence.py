@@ -55,6 +55,19 @@ def strongest_gates(gates: Gates, receivers: int, senders: int) -> Circuit:
     return graph.circuit(chosen)
 
 
+def strongest_nodes(gates: Gates, most: int) -> list[str]:
+    """The nodes that write, whose edges in and out are strongest in sum."""
+    graph, strength = gates.graph, edge_strength(gates)
+    total = dict.fromkeys(graph.senders, 0.0)
+    for edge in gates.sound.indices:
+        value = float(strength[edge])
+        total[graph.senders[int(graph.edge_sender[edge])]] += value
+        receiver = graph.port_node[int(graph.edge_port[edge])]
+        if receiver in total:
+            total[receiver] += value
+    return sorted((name for name in total if total[name] > 0), key=lambda name: -total[name])[:most]
+
+
 def halves(
     model: Model,
     pairs: Pairs,

@@ -49,8 +49,8 @@ def shown_examples(
             ShownExample(
                 _prompt(model, pairs.clean_text, pairs.clean, pairs.lengths, i),
                 _prompt(model, pairs.corrupted_text, pairs.corrupted, pairs.lengths, i),
-                tuple(_text(model, token) for token in right),
-                tuple(_text(model, token) for token in wrong),
+                tuple(token_text(model, token) for token in right),
+                tuple(token_text(model, token) for token in wrong),
                 {name: _answer(model, values[i], right, wrong) for name, values in probabilities.items()},
             )
         )
@@ -59,7 +59,9 @@ def shown_examples(
 
 def _answer(model: Model, probabilities: Tensor, right: list[int], wrong: list[int]) -> Answer:
     values, tokens = probabilities.topk(min(_TOP, len(probabilities)))
-    top = tuple((_text(model, token), value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True))
+    top = tuple(
+        (token_text(model, token), value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
+    )
     return Answer(float(probabilities[right].sum()), float(probabilities[wrong].sum()), top)
 
 
@@ -67,8 +69,9 @@ def _prompt(model: Model, texts: tuple[str, ...], tokens: Tensor, lengths: Tenso
     """The prompt as it was given, or else its tokens."""
     if texts:
         return texts[row]
-    return " ".join(_text(model, token) for token in tokens[row, -int(lengths[row]) :].tolist())
+    return " ".join(token_text(model, token) for token in tokens[row, -int(lengths[row]) :].tolist())
 
 
-def _text(model: Model, token: int) -> str:
+def token_text(model: Model, token: int) -> str:
+    """A token as people read it, or its number if there is no tokenizer."""
     return f"#{token}" if model.tokenizer is None else str(model.tokenizer.decode([token]))

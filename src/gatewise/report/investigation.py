@@ -15,6 +15,7 @@ from gatewise.engine.runs import Direction
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, check_task, evaluate
 from gatewise.gate_types import TestedLabel
+from gatewise.logic.discovery import Interactions
 from gatewise.logic.find import Agreement, label_agreement
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
@@ -22,8 +23,9 @@ from gatewise.methods.contract import Method, SearchDirection
 from gatewise.methods.registry import check_directed, find_method
 from gatewise.methods.search import discover
 from gatewise.models.model import Model
-from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, strongest_gates
+from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, strongest_gates, strongest_nodes
 from gatewise.report.examples import ShownExample, shown_examples
+from gatewise.report.nodes import ShownNodes, shown_nodes
 from gatewise.store import Store
 from gatewise.tasks.catalogue import Task
 
@@ -36,6 +38,7 @@ _SMALLEST = 16  # edges of the smallest circuit of the slider
 _TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
 _CALIBRATED = 24  # edges per direction
+_NODES, _NODE_PROMPTS = 100, 3  # whose doing is shown, and on how many prompts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,6 +60,8 @@ class Investigation:
     seconds: float = 0.0
     seed: int = 0
     all_gates: bool = False  # whether all edges were tested, not only those of the strongest gates
+    nodes: ShownNodes | None = None  # what the strongest nodes do on the first of the examples
+    interactions: Interactions | None = None  # gates of groups, tested on held-out pairs; None: not asked
 
     @property
     def graph(self) -> Graph:
@@ -69,7 +74,8 @@ class Investigation:
 
     def save(self, folder: str | Path, command: Command | None = None, *, export: bool = False) -> list[Path]:
         """Write `report.html`, `gates.safetensors`, `tables.json` and `evaluation.json`; returns the files, the report
-        first.
+        first. With `interactions` (what `find_interactions` gives) the page begins with the tested gates, and
+        `interactions.json` has them all.
 
         command: see `report_data`. export: also write the circuits, as JSON that EAP-IG and MIB tools read.
         """
@@ -123,6 +129,7 @@ def investigate(
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
     gates = split_gates(found["ns"], found["dn"], joint=found["ns+dn"])
     tables, tested, agreement = _tested(model, task, gates, all_gates, memory)
+    shown = task.test[:examples]
     return Investigation(
         model.name,
         gates,
@@ -134,11 +141,12 @@ def investigate(
         agreement,
         _stability(model, task, gates, how, {**more, "parameters": parameters}),
         _calibration(model, task, gates, how, seed, memory),
-        shown_examples(model, task.test[:examples], {"ns|dn": gates.sound, **found}, memory=memory),
+        shown_examples(model, shown, {"ns|dn": gates.sound, **found}, memory=memory),
         tuple(problems),
         time.time() - started,
         seed,
         all_gates,
+        shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)),
     )
 
 
