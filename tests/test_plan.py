@@ -136,7 +136,7 @@ def test_errors_say_the_way_out(tmp_path: Path) -> None:
 
 
 def test_command() -> None:
-    asked = ["plan", "--model", "meta-llama/Llama-3.1-8B", "--task", "ioi", "--method", "eap"]
+    asked = ["plan", "meta-llama/Llama-3.1-8B", "--task", "ioi", "--method", "eap"]
     shown = CliRunner().invoke(app, asked)
     assert shown.exit_code == 0
     assert "1,592,881 edges" in shown.output

@@ -14,7 +14,7 @@ from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
     JsonOption,
-    MemoryOption,
+    Machine,
     MethodOption,
     ModelArgument,
     SeedOption,
@@ -24,6 +24,7 @@ from gatewise.cli.options import (
     load_task,
     make_folder,
     open_store,
+    options_apart,
     parse_parameters,
     warnings_as_lines,
     whole_numbers,
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from gatewise.methods.contract import SearchDirection
 
 
+@options_apart
 def discover_command(
+    machine: Machine,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the circuit files; made if it is not there.")],
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
@@ -56,7 +59,6 @@ def discover_command(
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
-    memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find circuits in a model and write each to a file that EAP-IG and MIB tools read, too.
@@ -76,12 +78,12 @@ def discover_command(
     from gatewise.methods import discover
 
     kept = None if store is None else open_store(store)
-    loaded, made = load_task(model, task, examples=examples, seed=seed)
+    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     directions = cast("list[SearchDirection]", direction.split(","))  # checked by discover
     asked: dict[str, Any] = {"edges": sizes, "select": select} if threshold is None else {"threshold": threshold}
-    options: dict[str, Any] = {"seed": seed, "ablation": ablation, "metric": metric, "memory": memory, "store": kept}
+    asked |= {"seed": seed, "ablation": ablation, "metric": metric, "memory": machine.memory, "store": kept}
     with warnings_as_lines():
-        by_direction = discover(loaded, made.train, method, direction=directions, **asked, **options, **parameters)
+        by_direction = discover(loaded, made.train, method, direction=directions, **asked, **parameters)
     found = [one for some in by_direction.values() for one in (some if isinstance(some, list) else [some])]
     files = [out / f"{_label(circuit, threshold)}.json" for circuit in found]
     for circuit, file in zip(found, files, strict=True):

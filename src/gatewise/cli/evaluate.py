@@ -13,21 +13,24 @@ from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
     JsonOption,
-    MemoryOption,
+    Machine,
+    ModelOption,
     SeedOption,
     TaskOption,
     load_task,
+    options_apart,
 )
 
 
+@options_apart
 def evaluate_command(
+    machine: Machine,
     circuits: Annotated[list[Path], typer.Argument(help="Circuit files: gatewise, EAP-IG, MIB or Edge-Pruning.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="The model they belong to.")] = DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
     random: Annotated[int, typer.Option(help="Random circuits of each size to compare with.")] = 3,
-    memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate circuit files on held-out pairs: faithful, complete, sparse, accurate?
@@ -41,10 +44,10 @@ def evaluate_command(
     from gatewise.evaluation import evaluate
     from gatewise.evaluation.table import as_table
 
-    loaded, made = load_task(model, task, examples=examples, seed=seed)
+    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     found = [Circuit.load(path, loaded.graph) for path in circuits]
     names = [path.stem for path in circuits]
-    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, memory=memory)
+    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, memory=machine.memory)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
     else:

@@ -17,7 +17,7 @@ from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
     JsonOption,
-    MemoryOption,
+    Machine,
     MethodOption,
     ModelArgument,
     SeedOption,
@@ -26,6 +26,7 @@ from gatewise.cli.options import (
     TaskOption,
     load_task,
     open_store,
+    options_apart,
     parse_parameters,
     warnings_as_lines,
 )
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
 _SEARCHED = 16  # pairs on which gates to test are looked for: partners cost the most, and are only a choice
 
 
+@options_apart
 def gates_command(
+    machine: Machine,
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     method: MethodOption = "eap",
@@ -73,7 +76,6 @@ def gates_command(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the gates: .safetensors.")] = None,
     export: Annotated[Path | None, typer.Option(help="Folder for the circuits, as JSON for EAP-IG and MIB.")] = None,
     figure: Annotated[Path | None, typer.Option("--draw", help="File for a figure: .svg, .pdf or .png.")] = None,
-    memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find a circuit by noising and one by denoising, and split them into AND, OR and ADDER gates.
@@ -98,7 +100,7 @@ def gates_command(
     if out is not None:
         check_gates_path(out)
     kept = None if store is None else open_store(store)
-    loaded, made = load_task(model, task, examples=examples, seed=seed)
+    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     pairs = made.train
     with warnings_as_lines():
         gates = find_gates(
@@ -112,7 +114,7 @@ def gates_command(
             by=cast("Grouping", by),
             joint=joint,
             seed=seed,
-            memory=memory,
+            memory=machine.memory,
             store=kept,
             **parameters,
         )
@@ -124,11 +126,11 @@ def gates_command(
         gates.draw(figure)
     measures = _Measures()
     if test:
-        measures.test(loaded, made, gates, memory)
+        measures.test(loaded, made, gates, machine.memory)
     if score:
-        measures.score(loaded, pairs, gates, memory, seed)
+        measures.score(loaded, pairs, gates, machine.memory, seed)
     if ablate:
-        measures.ablate(loaded, pairs, gates, memory, seed, repeats)
+        measures.ablate(loaded, pairs, gates, machine.memory, seed, repeats)
     if as_json:
         print(json.dumps(_content(gates) | measures.to_json(), indent=2))
     else:

@@ -10,7 +10,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gatewise.cli.options import ExamplesOption, JsonOption, MemoryOption, ModelArgument, SeedOption, TaskOption, load
+from gatewise.cli.options import (
+    ExamplesOption,
+    JsonOption,
+    Machine,
+    ModelArgument,
+    SeedOption,
+    TaskOption,
+    load_task,
+    options_apart,
+)
 from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
@@ -19,7 +28,9 @@ if TYPE_CHECKING:
     from gatewise.statistics import Interval
 
 
+@options_apart
 def interaction_command(
+    machine: Machine,
     model: ModelArgument,
     receiver: Annotated[str, typer.Argument(help="A node that reads: a head (a23.h3), an MLP (m18) or logits.")],
     group: Annotated[
@@ -34,7 +45,6 @@ def interaction_command(
     task: TaskOption = "ioi",
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
-    memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Test how groups of edges into one node act together: AND, OR, ADDER or something else.
@@ -48,12 +58,10 @@ def interaction_command(
         gatewise interaction smollm2-135m a23.h3 -g "edge=m18->a23.h3<k>" --rest player --examples 16
     """
     from gatewise.logic.interactions import interaction
-    from gatewise.tasks import task as make_task
 
-    loaded = load(model)
     groups = dict(map(_parse, group)) if group else {kind: f"<{kind}>" for kind in "qkv"}
-    pairs = make_task(task, loaded, examples=examples, seed=seed).train
-    found = interaction(loaded, pairs, receiver, groups, rest=cast("Rest", rest), memory=memory)
+    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
+    found = interaction(loaded, made.train, receiver, groups, rest=cast("Rest", rest), memory=machine.memory)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return

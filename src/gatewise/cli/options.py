@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -27,9 +30,9 @@ def _model_names() -> list[str]:
     return list(BUILT_IN)
 
 
-ModelArgument = Annotated[
-    str, typer.Argument(help="A built-in name, a Hugging Face id or a folder.", autocompletion=_model_names)
-]
+_MODEL_HELP = "A built-in name, a folder, a .gguf file or a Hugging Face id."
+ModelArgument = Annotated[str, typer.Argument(help=_MODEL_HELP, autocompletion=_model_names)]
+ModelOption = Annotated[str, typer.Option("--model", "-m", help=_MODEL_HELP, autocompletion=_model_names)]
 TaskOption = Annotated[
     str,
     typer.Option(
@@ -41,13 +44,73 @@ TaskOption = Annotated[
 ]
 ExamplesOption = Annotated[int, typer.Option("--examples", "-n", help="How many pairs.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the pairs and of everything random.")]
-MemoryOption = Annotated[str | None, typer.Option("--memory", help="Budget for activations, such as 8GB [4GB].")]
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="Folder, or URL such as s3://bucket/runs, that keeps results.")
 ]
 MethodOption = Annotated[str, typer.Option("--method", help="How to search; `gatewise methods` lists the methods.")]
 SettingsOption = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _machine(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Model and machine")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a model is loaded and read, and what the work may take; `options_apart` makes options of the fields."""
+
+    device: Annotated[str | None, _machine("--device", help="Where to compute: cpu, cuda, cuda:1, mps [cpu].")] = None
+    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16 or float64 [float32].")] = None
+    bos: Annotated[bool | None, _machine("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")] = (
+        None
+    )
+    first_token: Annotated[
+        bool, _machine("--first-token", help="Allow answers of several tokens in files; compare their first tokens.")
+    ] = False
+    memory: Annotated[str | None, _machine("--memory", help="Budget for activations, such as 8GB [4GB].")] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What differs from the defaults, by name."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {one.name: values[one.name] for one in fields(self) if values[one.name] != one.default}
+
+    @property
+    def words(self) -> list[str]:
+        """The options as they are written on the command line."""
+        found = []
+        for name, value in self.given.items():
+            found.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}")
+            found += [] if isinstance(value, bool) else [value]
+        return found
+
+
+def options_apart(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with every parameter that is a dataclass of options replaced by these options."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        one, kind = parameter.annotation, inspect.Parameter.KEYWORD_ONLY
+        if not is_dataclass(one):
+            parameters.append(parameter.replace(kind=kind))
+            continue
+        groups[name], hints = one, get_type_hints(one, include_extras=True)
+        parameters += [
+            inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+            for field in fields(one)
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def open_store(place: str) -> Store:
@@ -57,25 +120,28 @@ def open_store(place: str) -> Store:
     return Store(place)
 
 
-def load(name: str) -> Model:
+def load(name: str, machine: Machine) -> Model:
     """Load a model, saying so on standard error."""
     from gatewise.models import load_model
 
     print(f"loading {name} ...", file=sys.stderr)
-    return load_model(name)
+    return load_model(name, dtype=machine.dtype, device=machine.device)
 
 
-def load_task(model: str, task: str, *, examples: int, seed: int) -> tuple[Model, Task]:
+def load_task(model: str, task: str, machine: Machine, *, examples: int, seed: int) -> tuple[Model, Task]:
     """A model and a task for it; planted models bring their own pairs."""
     from gatewise.models.planted import planted_pairs
     from gatewise.tasks import Task
     from gatewise.tasks import task as make_task
 
-    loaded = load(model)
-    if model.startswith("planted:"):
-        pairs = planted_pairs(8)  # all alike, and as many as an interval needs
-        return loaded, Task(pairs.name, pairs, pairs, seed, bos=False)
-    return loaded, make_task(task, loaded, examples=examples, seed=seed)
+    loaded = load(model, machine)
+    reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
+    if not model.startswith("planted:"):
+        return loaded, make_task(task, loaded, examples=examples, seed=seed, **reading)
+    if machine.bos is not None or machine.first_token:
+        raise GatewiseError(f"{model} reads no text: leave out --bos, --no-bos and --first-token.")
+    pairs = planted_pairs(8)  # all alike, and as many as an interval needs
+    return loaded, Task(pairs.name, pairs, pairs, seed, bos=False)
 
 
 def whole_numbers(option: str, *texts: str) -> list[int]:

@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
 
-from gatewise.cli.options import DEFAULT_MODEL, ExamplesOption, JsonOption, MemoryOption, TaskOption
+from gatewise.cli.options import (
+    DEFAULT_MODEL,
+    ExamplesOption,
+    JsonOption,
+    Machine,
+    MethodOption,
+    ModelArgument,
+    TaskOption,
+    options_apart,
+)
 
 if TYPE_CHECKING:
+    from gatewise.methods.contract import SearchDirection
     from gatewise.plan import Forecast
 
 
+@options_apart
 def plan_command(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A built-in or well-known name, or a folder with config.json.")
-    ] = DEFAULT_MODEL,
+    machine: Machine,
+    model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
-    method: Annotated[str, typer.Option("--method", help="eap, eap-ig, acdc or edge-pruning.")] = "eap",
+    method: MethodOption = "eap",
     direction: Annotated[str, typer.Option("--direction", "-d", help="ns, dn or ns+dn.")] = "ns",
     examples: ExamplesOption = 64,
     edges: Annotated[int | None, typer.Option("--edges", "-e", help="Size of the circuit, for ACDC's time.")] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float64.")] = "float32",
-    memory: MemoryOption = None,
-    free: Annotated[str | None, typer.Option("--free", help="Memory of the machine [what is free here].")] = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--on", help="An accelerator that need not be here: A100-40GB, RTX-4090, ...")
+    ] = None,
+    free: Annotated[str | None, typer.Option("--free", help="Memory of the machine [what is free there].")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forecast memory and time of a search. Needs a config.json or a well-known name: no weights, no network."""
+    """Forecast memory and time of a search. Needs a config.json, a .gguf file or a well-known name: no network.
+
+    Examples:
+
+        gatewise plan smollm2-135m --method acdc --edges 200
+        gatewise plan meta-llama/Llama-3.1-8B --dtype bfloat16 --on A100-40GB
+        gatewise plan my-folder --method edge-pruning --examples 200 --memory 8GB --json
+    """
     from gatewise.plan import forecast
 
+    asked = cast("SearchDirection", direction)  # checked by forecast
     found = forecast(
-        model, task, method, direction, examples=examples, edges=edges, dtype=dtype, memory=memory, free=free  # type: ignore[arg-type]
-    )  # fmt: skip
+        model, task, method, asked, examples=examples, edges=edges, accelerator=accelerator, free=free, **machine.given
+    )
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:
@@ -43,11 +62,12 @@ def plan_command(
 def _text(found: Forecast) -> str:
     rough = " (a rule of thumb; it depends on what is found)" if found.rough else ""
     lines = [
-        f"{found.model}: {found.parameters:,} parameters in {found.dtype}, {found.graph_edges:,} edges",
+        f"{found.model}: {found.parameters:,} parameters in {found.dtype}, {found.graph_edges:,} edges, on "
+        f"{found.device}",
         f"{found.method} {found.direction} on {found.task}: {found.examples:,} examples of up to {found.tokens} "
         f"tokens, {found.window} of them from the first difference on",
         f"  micro-batches  {found.micro_batches:,} of {found.micro_batch}",
-        f"  Python, torch  {_size(found.runtime):>10}",
+        f"  before loading {_size(found.runtime):>10}",
         f"  weights        {_size(found.weights):>10}",
         f"  runs           {_size(found.runs):>10}",
         f"  buffers        {_size(found.buffers):>10}",

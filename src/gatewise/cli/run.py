@@ -17,7 +17,7 @@ from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
     JsonOption,
-    MemoryOption,
+    Machine,
     MethodOption,
     ModelArgument,
     SeedOption,
@@ -26,6 +26,7 @@ from gatewise.cli.options import (
     load_task,
     make_folder,
     open_store,
+    options_apart,
     parse_parameters,
     warnings_as_lines,
     whole_numbers,
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 _MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
 
 
+@options_apart
 def run_command(
+    machine: Machine,
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     method: MethodOption = "eap",
@@ -57,7 +60,6 @@ def run_command(
     export: Annotated[
         bool, typer.Option("--export", help="Also write the circuits as JSON for EAP-IG and MIB, to OUT/circuits.")
     ] = False,
-    memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find a task's circuits and gates in a model, measure and test them, and write a report to explore.
@@ -69,7 +71,8 @@ def run_command(
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
     given = {
         "model": model, "task": task, "method": method, "edges": edges, "sizes": sizes, "all_gates": all_gates,
-        "examples": examples, "random": random, "seed": seed, "settings": settings, "memory": memory, "export": export,
+        "examples": examples, "random": random, "seed": seed, "settings": settings, "machine": machine,
+        "export": export,
     }  # fmt: skip
 
     def command(changes: Mapping[str, Any]) -> str:
@@ -80,7 +83,7 @@ def run_command(
     from gatewise.report.investigation import investigate
 
     kept = open_store(str(folder / "store") if store is None else store)
-    loaded, made = load_task(model, task, examples=examples, seed=seed)
+    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     with warnings_as_lines():
         found = investigate(
             loaded,
@@ -91,7 +94,7 @@ def run_command(
             all_gates=all_gates,
             random_circuits=random,
             seed=seed,
-            memory=memory,
+            memory=machine.memory,
             store=kept,
             **parameters,
         )
@@ -105,11 +108,12 @@ def run_command(
 def _command(given: Mapping[str, Any], out: Path | None) -> str:
     """The command line of an investigation with these arguments."""
     words = ["gatewise", "run", given["model"]]
-    for name in ("task", "method", "edges", "sizes", "examples", "random", "seed", "memory"):
+    for name in ("task", "method", "edges", "sizes", "examples", "random", "seed"):
         words += [f"--{name}", str(given[name])] if given[name] is not None else []
     words += ["--all"] if given["all_gates"] else []
     words += ["--export"] if given["export"] else []
     words += [word for setting in given["settings"] or [] for word in ("--set", setting)]
+    words += given["machine"].words
     words += ["--out", str(out)] if out is not None else []
     return shlex.join(words)
 

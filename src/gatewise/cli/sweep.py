@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gatewise.cli.options import (
-    JsonOption,
-    warnings_as_lines,
-)
+from gatewise.cli.options import JsonOption, Machine, options_apart, warnings_as_lines
 
 EXIT_INCOMPLETE = 1
 
 
+@options_apart
 def sweep_command(
+    machine: Machine,
     grid: Annotated[Path, typer.Argument(help="TOML file: models, tasks, methods, directions, sizes, seeds.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the table; made if it is not there.")],
     store: Annotated[str | None, typer.Option(help="Folder or URL that keeps results [OUT/store].")] = None,
@@ -31,11 +31,12 @@ def sweep_command(
 ) -> None:
     """Run what is missing of a grid of searches, evaluate on held-out pairs, and collect one tidy table.
 
-    Start it again after whatever ended it: it goes on. Exits with 1 if cells failed; they are listed.
+    Start it again after whatever ended it: it goes on. Exits with 1 if cells failed; they are listed. What is said here
+    about the model and the machine stands in place of what the grid says.
     """
     from gatewise.sweep import read_grid, run_sweep
 
-    asked = read_grid(grid)
+    asked = replace(read_grid(grid), **machine.given)
     with warnings_as_lines():
         report = run_sweep(
             asked, out, store=store, workers=workers, ray=ray, retries=retries, dry_run=dry_run,

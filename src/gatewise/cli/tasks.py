@@ -5,28 +5,20 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gatewise.cli.options import DEFAULT_MODEL, JsonOption, load
+from gatewise.cli.options import DEFAULT_MODEL, JsonOption, Machine, ModelOption, load, options_apart
 from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
     from gatewise.evaluation.abilities import Ability, Preview
 
 tasks_app = typer.Typer(help="List tasks, show their examples, check your own.", no_args_is_help=True)
-
-ModelOption = Annotated[str, typer.Option("--model", "-m", help="A built-in name, a Hugging Face id or a folder.")]
-BosOption = Annotated[
-    bool | None, typer.Option("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")
-]
-FirstTokenOption = Annotated[
-    bool, typer.Option("--first-token", help="Allow answers of several tokens; compare their first tokens.")
-]
 
 
 @tasks_app.command("list")
@@ -48,13 +40,13 @@ def list_tasks(as_json: JsonOption = False) -> None:
 
 
 @tasks_app.command("show")
+@options_apart
 def show_task(
+    machine: Machine,
     name: Annotated[str, typer.Argument(help="A task, or the path of a .csv or .jsonl file.")],
     model: ModelOption = DEFAULT_MODEL,
     examples: Annotated[int, typer.Option("--examples", "-n", help="How many to show.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
-    bos: BosOption = None,
-    first_token: FirstTokenOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show examples of a task, with the probabilities a model gives to right and wrong answers on both sides.
@@ -68,9 +60,9 @@ def show_task(
     from gatewise.evaluation.abilities import preview
     from gatewise.tasks import task
 
-    loaded = load(model)
-    made = task(name, loaded, examples=examples, seed=seed, bos=bos, first_token=first_token)
-    shown = preview(loaded, made.train)
+    loaded = load(model, machine)
+    made = task(name, loaded, examples=examples, seed=seed, bos=machine.bos, first_token=machine.first_token)
+    shown = preview(loaded, made.train, memory=machine.memory)
     if as_json:
         found = {"task": made.name, "model": loaded.name, "seed": seed, "bos": made.bos}
         print(json.dumps({**found, "examples": [asdict(example) for example in shown]}, indent=2))
@@ -86,11 +78,11 @@ def show_task(
 
 
 @tasks_app.command("check")
+@options_apart
 def check_task(
+    machine: Machine,
     path: Annotated[str, typer.Argument(help="The .csv or .jsonl file, or a built-in task.")],
     model: ModelOption = DEFAULT_MODEL,
-    bos: BosOption = None,
-    first_token: FirstTokenOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read a file of pairs, check every line, and tell what makes it doubtful for a model, with and without BOS.
@@ -106,15 +98,15 @@ def check_task(
     from gatewise.evaluation.abilities import bos_problem
     from gatewise.tasks import task
 
-    loaded = load(model)
-    made = task(path, loaded, bos=bos, first_token=first_token)
+    loaded = load(model, machine)
+    made = task(path, loaded, bos=machine.bos, first_token=machine.first_token)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
-        problems = check_task(loaded, made)
-    found = {made.bos: ability(loaded, made.test)}
+        problems = check_task(loaded, made, memory=machine.memory)
+    found = {made.bos: ability(loaded, made.test, memory=machine.memory)}
     if loaded.tokenizer.bos_token_id is not None:
-        other = task(path, loaded, bos=not made.bos, first_token=first_token)
-        found[other.bos] = ability(loaded, other.test)
+        other = task(path, loaded, bos=not made.bos, first_token=machine.first_token)
+        found[other.bos] = ability(loaded, other.test, memory=machine.memory)
         problem = bos_problem(found[made.bos], found[other.bos], bos=made.bos)
         problems += [] if problem is None else [problem]
     sizes = {"train": len(made.train), "test": len(made.test)}
@@ -136,12 +128,13 @@ def check_task(
 
 
 @tasks_app.command("measure")
+@options_apart
 def measure_tasks(
+    machine: Machine,
     names: Annotated[list[str] | None, typer.Argument(help="Tasks [the built-in ones with all options].")] = None,
     model: ModelOption = DEFAULT_MODEL,
     examples: Annotated[int, typer.Option("--examples", "-n", help="How many held-out pairs.")] = 64,
     seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
-    bos: BosOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how well a model does tasks: accuracies and margins on held-out pairs.
@@ -154,9 +147,10 @@ def measure_tasks(
     from gatewise.evaluation import ability
     from gatewise.tasks import every_form, task
 
-    loaded = load(model)
-    tests = [task(name, loaded, examples=examples, seed=seed, bos=bos).test for name in names or every_form()]
-    found = {pairs.name: ability(loaded, pairs) for pairs in tests}
+    loaded = load(model, machine)
+    reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
+    tests = [task(name, loaded, examples=examples, seed=seed, **reading).test for name in names or every_form()]
+    found = {pairs.name: ability(loaded, pairs, memory=machine.memory) for pairs in tests}
     if as_json:
         print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))
     else:

@@ -56,12 +56,14 @@ def bytes_per_example(model: Model, window: int, *, gradient: bool = False, buff
     return per_position * window + (8 if gradient else 4) * model.vocabulary_size * size
 
 
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free where a device computes."""
+    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
+
+
 def check_free_memory(model: Model, needed: int, what: str) -> None:
     """Refuse work that cannot fit what is free, before it starts."""
-    if model.device.type == "cuda":
-        free = torch.cuda.mem_get_info(model.device)[0]
-    else:
-        free = psutil.virtual_memory().available
+    free = free_memory(model.device)
     if needed > free:
         raise GatewiseError(
             f"{what} needs about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. "
@@ -84,7 +86,7 @@ def batches(
         )
     most = len(pairs)
     if gradient:
-        most = MOST_WITH_GRADIENT if model.device.type in ("cpu", "meta") else _MOST_ON_A_GPU
+        most = MOST_WITH_GRADIENT if (model.planned_for or model.device.type) in ("cpu", "meta") else _MOST_ON_A_GPU
     size = max(1, min(len(pairs), allowed // one, most))
     for start in range(0, len(pairs), size):
         yield start, pairs[start : start + size]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gatewise.engine import last_logits
+from gatewise.engine.setting import Memory
 from gatewise.errors import GatewiseWarning
 from gatewise.models.model import Model
 from gatewise.tasks import Pairs, Task
@@ -42,16 +43,16 @@ class Preview:
     wrong_on_corrupted: float
 
 
-def ability(model: Model, pairs: Pairs) -> Ability:
+def ability(model: Model, pairs: Pairs, *, memory: Memory = None) -> Ability:
     """Run the model on both sides of the pairs and measure its answers."""
-    clean, corrupted = _both_sides(model, pairs)
+    clean, corrupted = _both_sides(model, pairs, memory)
     measured = (pairs.right_over_wrong(clean), pairs.top_is_right(clean), pairs.margin(clean), pairs.margin(corrupted))
     return Ability(len(pairs), *(values.double().mean().item() for values in measured))
 
 
-def check_task(model: Model, task: Task) -> list[str]:
+def check_task(model: Model, task: Task, *, memory: Memory = None) -> list[str]:
     """What makes numbers on this task doubtful for this model; each finding is also emitted as a warning."""
-    problems = find_problems(task.train, *_both_sides(model, task.train))
+    problems = find_problems(task.train, *_both_sides(model, task.train, memory))
     for problem in problems:
         warnings.warn(f"{task.name} on {model.name}: {problem}", GatewiseWarning, stacklevel=2)
     return problems
@@ -91,9 +92,9 @@ def find_problems(pairs: Pairs, clean: Tensor, corrupted: Tensor) -> list[str]:
     return problems
 
 
-def preview(model: Model, pairs: Pairs) -> list[Preview]:
+def preview(model: Model, pairs: Pairs, *, memory: Memory = None) -> list[Preview]:
     """Run the model on both sides of the pairs and read off the answers' probabilities."""
-    clean, corrupted = (logits.float().softmax(dim=-1).cpu() for logits in _both_sides(model, pairs))
+    clean, corrupted = (logits.float().softmax(dim=-1).cpu() for logits in _both_sides(model, pairs, memory))
     shown = []
     for i, (clean_text, corrupted_text) in enumerate(zip(pairs.clean_text, pairs.corrupted_text, strict=True)):
         right, wrong = (answers[answers >= 0] for answers in (pairs.right[i], pairs.wrong[i]))
@@ -103,6 +104,6 @@ def preview(model: Model, pairs: Pairs) -> list[Preview]:
     return shown
 
 
-def _both_sides(model: Model, pairs: Pairs) -> tuple[Tensor, Tensor]:
+def _both_sides(model: Model, pairs: Pairs, memory: Memory) -> tuple[Tensor, Tensor]:
     """Last logits on the clean and on the corrupted prompts."""
-    return last_logits(model, pairs, side="clean"), last_logits(model, pairs, side="corrupted")
+    return last_logits(model, pairs, "clean", memory=memory), last_logits(model, pairs, "corrupted", memory=memory)

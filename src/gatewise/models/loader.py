@@ -82,7 +82,7 @@ def load_model(
     if name.startswith("planted:"):
         return _planted(name, dtype, device, tokenizer)
     number_type = as_number_type(dtype or "float32")
-    _check_device(device, number_type)
+    check_device(device, number_type)
     if name.lower().endswith(".gguf"):
         return _from_gguf(Path(source).expanduser(), number_type, device, qkv, tokenizer)
     folder = _folder_of(source)
@@ -122,7 +122,7 @@ def _from_module(module: Any, dtype: Any, device: Any, qkv: QKV, tokenizer: Any)
     if device is not None or dtype is not None:
         first = next(module.parameters())
         number_type = first.dtype if dtype is None else as_number_type(dtype)
-        _check_device(first.device if device is None else device, number_type)
+        check_device(first.device if device is None else device, number_type)
     if dtype is not None:
         for parameter in view.parameters():
             parameter.data = parameter.data.to(number_type)
@@ -359,7 +359,7 @@ def _move(module: Any, device: Any) -> Any:
         ) from error
 
 
-def _check_device(device: Any, number_type: torch.dtype) -> None:
+def check_device(device: Any, number_type: torch.dtype) -> None:
     """Multiply two numbers there: a wrong device or dtype shows before a model is loaded for it."""
     import torch
 

@@ -33,6 +33,7 @@ class Model:
     hf: Any = None  # the transformers module, if there is one
     softcap: float | None = None  # of the logits
     needs_bos: bool = False  # whether prompts begin with BOS whatever the tokenizer does by itself
+    planned_for: str = ""  # the kind of device that a model on the meta device stands for
 
     def unembed(self, x: Tensor) -> Tensor:
         """Logits of a final residual. [..., d] -> [..., vocabulary]"""

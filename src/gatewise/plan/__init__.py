@@ -3,6 +3,7 @@
 `count.py` runs the package's own code on torch's meta device and counts; `forecasts.py` says what is run how often.
 """
 
+from gatewise.plan.accelerators import ACCELERATORS
 from gatewise.plan.forecasts import Forecast, forecast
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["ACCELERATORS", "Forecast", "forecast"]

@@ -15,16 +15,17 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import psutil
 import torch
 
-from gatewise.engine.batches import parse_bytes
+from gatewise.engine.batches import free_memory, parse_bytes
 from gatewise.engine.counting import Counter
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods.contract import SEARCH_DIRECTIONS, Method, Problem, SearchDirection, Work
 from gatewise.methods.search import configured
-from gatewise.plan.rates import measure_rates
+from gatewise.models.loader import as_number_type, check_device
+from gatewise.plan.accelerators import ACCELERATORS, CONTEXT_BYTES, REACHED, find_accelerator, rates_of
+from gatewise.plan.rates import Rates, measure_rates
 from gatewise.plan.sources import Subject, subject
 
 RUNTIME_BYTES = 375 << 20  # Python, torch and transformers, loaded
@@ -39,6 +40,7 @@ class Forecast:
     task: str
     method: str
     direction: str
+    device: str  # of this machine, or the name of an accelerator
     dtype: str
     examples: int
     tokens: int  # of the longest prompt
@@ -76,18 +78,27 @@ def forecast(
     *,
     examples: int = 64,
     edges: int | None = None,
-    dtype: str = "float32",
+    device: str | None = None,
+    dtype: str | None = None,
+    bos: bool | None = None,
+    first_token: bool = False,
     memory: int | str | None = None,
+    accelerator: str | None = None,
     free: int | str | None = None,
     **parameters: Any,
 ) -> Forecast:
-    """What `discover` with these arguments would take. `memory`: its budget; `free`: what the machine has."""
+    """What `discover` with these arguments would take. `memory`: its budget; `free`: what the machine has.
+
+    `device`: of this machine. `accelerator`: instead, one of `gatewise.plan.ACCELERATORS`, which need not be here.
+    """
     chosen, config = configured(method, parameters)
     if direction not in SEARCH_DIRECTIONS:
         raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {direction!r}.")
     if isinstance(examples, bool) or not isinstance(examples, int) or examples < 1:
         raise GatewiseError(f"examples is a whole number of at least 1, got {examples!r}.")
-    about = subject(model, task, examples, dtype)
+    dtype = str(dtype or "float32").removeprefix("torch.")
+    place = _place(device, dtype, accelerator)
+    about = subject(model, task, examples, dtype, device=place.kind, bos=bos, first_token=first_token)
     graph = about.model.graph
     if edges is not None and not 0 < edges <= graph.n_edges:
         raise GatewiseError(f"a circuit of {edges:,} edges was asked for; {about.model.name} has {graph.n_edges:,}.")
@@ -95,7 +106,7 @@ def forecast(
     problem = Problem(setting, (direction,), {} if edges is None else {direction: (edges,)})
     work = _work(problem, chosen, config)
     plain_operations, plain_moved = _plain(about)
-    rates = measure_rates()
+    rates = place.rates
     plain_seconds = plain_operations / rates.operations + plain_moved / rates.bytes
     counted = work.operations / rates.operations + work.moved / rates.bytes
     f = work.operations / plain_operations if work.rough_f is None else work.rough_f
@@ -103,24 +114,25 @@ def forecast(
     tensors = list(about.model.tensors().values())
     weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     check = _check(tensors)
-    available = psutil.virtual_memory().available if free is None else parse_bytes(free)
+    available = place.free if free is None else parse_bytes(free)
     found = Forecast(
         model=about.model.name,
         task=task,
         method=chosen.name,
         direction=direction,
+        device=place.name,
         dtype=dtype,
         examples=examples,
         tokens=about.pairs.width,
         window=about.pairs.width - int(about.pairs.first_difference.min()),
         graph_edges=graph.n_edges,
         parameters=sum(tensor.numel() for tensor in tensors),
-        runtime=RUNTIME_BYTES,
+        runtime=place.runtime,
         weights=weights,
         check=check,
         runs=work.runs,
         buffers=work.buffers,
-        peak=RUNTIME_BYTES + weights + max(check, work.runs + work.buffers),
+        peak=place.runtime + weights + max(check, work.runs + work.buffers),
         micro_batch=work.micro_batch,
         micro_batches=work.micro_batches,
         f=f,
@@ -130,6 +142,29 @@ def forecast(
         rough=work.rough_f is not None or chosen.forecast is None,
     )
     return _advised(found, about, chosen)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a search is to run."""
+
+    name: str
+    kind: str  # cpu, cuda, ...
+    runtime: int  # bytes that are taken before anything is loaded
+    free: int
+    rates: Rates
+
+
+def _place(device: str | None, dtype: str, accelerator: str | None) -> _Place:
+    as_number_type(dtype)
+    if accelerator is None:
+        check_device(device, as_number_type(dtype))
+        here = torch.device(device or "cpu")
+        return _Place(str(here), here.type, RUNTIME_BYTES, free_memory(here), measure_rates(str(here)))
+    if device is not None:
+        raise GatewiseError(f"give either an accelerator ({accelerator}) or a device of this machine ({device}).")
+    name, found = find_accelerator(accelerator)
+    return _Place(name, "cuda", CONTEXT_BYTES, found.memory << 30, rates_of(name, dtype))
 
 
 def _work(problem: Problem, method: Method, config: Any) -> Work:
@@ -164,6 +199,8 @@ def _check(tensors: list[torch.Tensor]) -> int:
 
 def _advised(found: Forecast, about: Subject, method: Method) -> Forecast:
     advice = []
+    if found.device in ACCELERATORS:
+        advice.append(f"for an accelerator that was never measured: {REACHED:.0%} of its maker's rates are believed")
     if method.forecast is None:
         advice.append(f"{method.name} does not say what it takes; counted are the two runs, which is the least")
     if not about.measured_tokens:

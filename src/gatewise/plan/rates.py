@@ -1,4 +1,4 @@
-"""What this machine does in a second, measured in a moment: operations of matrix products, and bytes moved."""
+"""What a device of this machine does in a second, measured in a moment: operations of products, and bytes moved."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ _LEAST = 3  # calls
 
 @dataclass(frozen=True)
 class Rates:
-    """Per second, in float32 and with torch's threads."""
+    """Per second, with torch's threads."""
 
     operations: float
     bytes: float
 
 
 @cache
-def measure_rates() -> Rates:
-    """Measured once for each process."""
-    rows, wide = torch.randn(512, 1024), torch.randn(1024, 2048)
-    product = torch.empty(512, 2048)
-    source, target = torch.ones(1 << 24), torch.empty(1 << 24)
+def measure_rates(device: str = "cpu") -> Rates:
+    """Measured once for each process, in float32."""
+    with torch.device(device):
+        rows, wide = torch.randn(512, 1024), torch.randn(1024, 2048)
+        product = torch.empty(512, 2048)
+        source, target = torch.ones(1 << 24), torch.empty(1 << 24)
     operations = 2 * rows.numel() * wide.shape[1] / _fastest(lambda: torch.mm(rows, wide, out=product))
     moved = 2 * source.numel() * source.element_size() / _fastest(lambda: target.copy_(source))
     return Rates(operations, moved)
 
 
-def _fastest(call: Callable[[], object]) -> float:
+def _fastest(call: Callable[[], torch.Tensor]) -> float:
     call()
     found: list[float] = []
     started = time.perf_counter()
     while len(found) < _LEAST or time.perf_counter() - started < _SECONDS:
         begun = time.perf_counter()
-        call()
+        call().view(-1)[0].item()  # which waits for an accelerator
         found.append(time.perf_counter() - begun)
     return min(found)

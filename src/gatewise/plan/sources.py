@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from gatewise.circuits.graph import QKV
 from gatewise.errors import GatewiseError
 from gatewise.models.config import empty_model, read_config
 from gatewise.models.fetch import DOWNLOADS, cached
+from gatewise.models.gguf import read_gguf
 from gatewise.models.loader import TINY_FOLDER, as_number_type, load_tokenizer
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
@@ -36,14 +37,28 @@ class Subject:
     pairs: Pairs
 
 
-def subject(source: str, task: str, examples: int, dtype: str, qkv: QKV = "split") -> Subject:
-    """A model without weights and the pairs of a task for it. Needs config.json, or a well-known name; no network."""
-    name, config, folder = _config(source)
+def subject(
+    source: str,
+    task: str,
+    examples: int,
+    dtype: str,
+    qkv: QKV = "split",
+    *,
+    device: str = "cpu",
+    bos: bool | None = None,
+    first_token: bool = False,
+) -> Subject:
+    """A model without weights and the pairs of a task for it, by config.json, a GGUF file or a well-known name.
+
+    device: the kind of device that it stands for.
+    """
+    name, config, words = _config(source)
     module = empty_model(config, name).to(as_number_type(dtype))
-    tokenizer = None if folder is None else load_tokenizer(folder)
-    model = adapt(module, tokenizer=tokenizer, name=name, qkv=qkv)
+    tokenizer = None if words is None else load_tokenizer(words)
+    model = replace(adapt(module, tokenizer=tokenizer, name=name, qkv=qkv), planned_for=device)
     if tokenizer is not None:
-        return Subject(model, True, make_task(task, model, examples=examples, test_examples=1).train)
+        how: dict[str, Any] = {"bos": bos, "first_token": first_token}
+        return Subject(model, True, make_task(task, model, examples=examples, test_examples=1, **how).train)
     short, options = parse_name(task)
     if short not in _TYPICAL:
         raise GatewiseError(
@@ -59,8 +74,8 @@ def subject(source: str, task: str, examples: int, dtype: str, qkv: QKV = "split
     return Subject(model, False, Pairs.from_tokens(clean, corrupted, [1] * examples, [2] * examples, name=task))
 
 
-def _config(source: str) -> tuple[str, dict[str, Any], Path | None]:
-    """Name, configuration and folder, if there is one."""
+def _config(source: str) -> tuple[str, dict[str, Any], Any]:
+    """Name, configuration, and where its tokenizer is, or itself, if there is one."""
     if source.startswith("planted:"):
         raise GatewiseError(f"{source} has a handful of edges and needs no plan; just run it.")
     if source == "tiny":
@@ -73,10 +88,14 @@ def _config(source: str) -> tuple[str, dict[str, Any], Path | None]:
         if not (path / "config.json").is_file():
             raise GatewiseError(f"{path} has no config.json; expected a folder with one. No weights are needed.")
         return path.resolve().name, read_config(path), path
+    if source.lower().endswith(".gguf"):
+        file = read_gguf(path)
+        return path.stem, file.config, file.tokenizer().loaded()
     found = known_shape(_NAMES.get(source, source))
     if found is None:
         raise GatewiseError(
-            f"{source!r} is neither a folder nor one of the models whose shape we know ({', '.join(sorted(KNOWN))}). "
+            f"{source!r} is neither a folder, nor a .gguf file, nor one of the models whose shape we know "
+            f"({', '.join(sorted(KNOWN))}). "
             f"Download its config.json alone (and tokenizer.json, if you like) and give the folder: no weights needed."
         )
     return *found, None

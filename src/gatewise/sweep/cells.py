@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def cell_ingredients(cell: Cell) -> dict[str, Any]:
     """Everything that determines the result of a cell. Loads its model, and keeps it for the next cell."""
     with _threads(cell.threads):
-        model, task = loaded(cell.model, cell.dtype), _task(cell)
+        model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         method, config = configured(cell.method, dict(cell.parameters))
         direction, setting = _direction(cell.direction), Setting(model, task.train, seed=cell.seed, memory=cell.memory)
         problem = Problem(
@@ -54,7 +54,7 @@ def run_cell(cell: Cell, store: str) -> dict[str, Any]:
 
 def _compute(cell: Cell, store: Store) -> dict[str, Any]:
     with _threads(cell.threads):
-        model, task = loaded(cell.model, cell.dtype), _task(cell)
+        model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         begun = time.perf_counter()
         more: dict[str, Any] = {"seed": cell.seed, "memory": cell.memory, "store": store, **dict(cell.parameters)}
         direction = _direction(cell.direction)
@@ -94,18 +94,21 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=1)
-def loaded(name: str, dtype: str | None) -> Model:
+def loaded(name: str, device: str | None, dtype: str | None) -> Model:
     """The model of the cell before this one is kept, no more: they can be large."""
-    return load_model(name, dtype=dtype)
+    return load_model(name, device=device, dtype=dtype)
 
 
 def _task(cell: Cell) -> Task:
-    return _made_task(cell.model, cell.dtype, cell.task, cell.examples, cell.test_examples, cell.seed)
+    return _made_task(replace(cell, method="", direction="", sizes=(), threshold=None, parameters=()))
 
 
 @lru_cache(maxsize=8)
-def _made_task(model: str, dtype: str | None, name: str, examples: int, test_examples: int, seed: int) -> Task:
-    return make_task(name, loaded(model, dtype), examples=examples, test_examples=test_examples, seed=seed)
+def _made_task(cell: Cell) -> Task:
+    """Of a cell without its search: cells that differ in nothing else share it."""
+    names = ("examples", "test_examples", "seed", "bos", "first_token")
+    choices = {name: getattr(cell, name) for name in names}
+    return make_task(cell.task, loaded(cell.model, cell.device, cell.dtype), **choices)
 
 
 @contextmanager

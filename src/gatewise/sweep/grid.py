@@ -21,6 +21,13 @@ MOST_CELLS = 1_000_000
 _TOO_LARGE = 10**18
 _MOST_BYTES = 1 << 20
 _NUMBERS = (int, float)
+_KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false"}
+_ALIKE: dict[str, tuple[type, ...]] = {  # what is the same for all cells, and what a grid may say about it
+    **dict.fromkeys(("examples", "test_examples", "random_circuits", "threads"), (int,)),
+    "memory": (str, int),
+    **dict.fromkeys(("device", "dtype"), (str,)),
+    **dict.fromkeys(("bos", "first_token"), (bool,)),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,10 @@ class Cell:
     test_examples: int = 64  # held-out pairs to evaluate on
     random_circuits: int = 3
     memory: str | int | None = None
+    device: str | None = None
     dtype: str | None = None
+    bos: bool | None = None
+    first_token: bool = False
     threads: int = 1
     together: tuple[str, ...] = field(
         default=(), compare=False
@@ -66,7 +76,10 @@ class Grid:
     test_examples: int = 64
     random_circuits: int = 3
     memory: str | int | None = None
+    device: str | None = None
     dtype: str | None = None
+    bos: bool | None = None
+    first_token: bool = False
     threads: int = 1
 
     def __len__(self) -> int:
@@ -80,9 +93,10 @@ class Grid:
             raise GatewiseError(f"the grid has {len(self):,} cells; expected at most {MOST_CELLS:,}. Split it.")
         asked: list[tuple[tuple[int, ...], float | None]] = [(sizes, None) for sizes in self.sizes]
         asked += [((), threshold) for threshold in self.thresholds]
+        alike = {name: getattr(self, name) for name in _ALIKE}
         return [
-            Cell(model, task, method, direction, sizes, threshold, seed, parameters, self.examples, self.test_examples,
-                 self.random_circuits, self.memory, self.dtype, self.threads, self._together(method))
+            Cell(model, task, method, direction, sizes, threshold, seed, parameters,
+                 **alike, together=self._together(method))
             for model, task, seed in product(self.models, self.tasks, self.seeds)
             for method, parameters in self._variants()
             for direction, (sizes, threshold) in product(self.directions, asked)
@@ -139,14 +153,10 @@ def grid_from(table: Mapping[str, Any]) -> Grid:
         more["thresholds"] = tuple(float(value) for value in found)
     if "sizes" in left:
         more["sizes"] = _sizes(left.pop("sizes"))
-    kinds: dict[str, tuple[type, ...]] = {
-        "examples": (int,), "test_examples": (int,), "random_circuits": (int,), "threads": (int,),
-        "memory": (str, int), "dtype": (str,),
-    }  # fmt: skip
-    for name in [name for name in kinds if name in left]:
-        more[name] = _one(left.pop(name), name, kinds[name])
+    for name in [name for name in _ALIKE if name in left]:
+        more[name] = _one(left.pop(name), name, _ALIKE[name])
     if left:
-        known = "models, tasks, methods, directions, sizes, thresholds, seeds, " + ", ".join(kinds)
+        known = "models, tasks, methods, directions, sizes, thresholds, seeds, " + ", ".join(_ALIKE)
         raise GatewiseError(f"a grid has no {next(iter(left))!r}; it has {known}.")
     grid = Grid(models, tasks, methods, **more)
     if not (grid.sizes or grid.thresholds):
@@ -202,7 +212,7 @@ def _list(value: Any, name: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
 
 def _one(value: Any, name: str, kinds: tuple[type, ...]) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        expected = _and([{str: "text", int: "a whole number"}.get(kind, f"a {kind.__name__}") for kind in kinds], "or")
+        expected = _and([_KINDS.get(kind, f"a {kind.__name__}") for kind in kinds], "or")
         raise GatewiseError(f"{name}: expected {expected}, got {value!r}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise GatewiseError(f"{name}: expected a finite number, got {value!r}.")

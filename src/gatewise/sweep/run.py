@@ -136,10 +136,10 @@ def _names(cells: Sequence[Cell]) -> tuple[dict[Cell, dict[str, Any]], dict[Cell
     from gatewise.sweep.cells import cell_ingredients, loaded
 
     names, problems = {}, {}
-    broken: dict[tuple[str, str | None], str] = {}  # models that cannot be loaded: once is enough
+    broken: dict[tuple[str, str | None, str | None], str] = {}  # models that cannot be loaded: once is enough
     with progress_bar("looking cells up", len(cells)) as bar:
         for cell in cells:
-            source = (cell.model, cell.dtype)
+            source = (cell.model, cell.device, cell.dtype)
             try:
                 if source in broken:
                     problems[cell] = broken[source]
@@ -189,7 +189,8 @@ def _forecast(cells: Sequence[Cell], found: dict[Cell, Any], missing: Sequence[C
 def _planned(cell: Cell) -> tuple[Any, ...]:
     """What the plan of a search depends on."""
     edges = max(cell.sizes, default=None)
-    return (cell.model, cell.task, cell.method, cell.direction, cell.examples, edges, cell.dtype, cell.memory)
+    choices = (cell.examples, edges, cell.device, cell.dtype, cell.bos, cell.first_token, cell.memory)
+    return (cell.model, cell.task, cell.method, cell.direction, *choices)
 
 
 def _plans(missing: Sequence[Cell]) -> dict[tuple[Any, ...], Forecast | None]:
@@ -200,10 +201,9 @@ def _plans(missing: Sequence[Cell]) -> dict[tuple[Any, ...], Forecast | None]:
     kinds = list(dict.fromkeys(_planned(cell) for cell in missing))
     with progress_bar("planning", len(kinds)) as bar:
         for kind in kinds:
-            model, task, method, direction, examples, edges, dtype, memory = kind
-            more = {"examples": examples, "edges": edges, "dtype": dtype or "float32", "memory": memory}
+            names = ("examples", "edges", "device", "dtype", "bos", "first_token", "memory")
             try:
-                plans[kind] = forecast(model, task, method, direction, **more)
+                plans[kind] = forecast(*kind[:4], **dict(zip(names, kind[4:], strict=True)))
             except GatewiseError:
                 plans[kind] = None
             bar.advance()

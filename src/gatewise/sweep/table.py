@@ -12,12 +12,13 @@ from gatewise.files import write_atomically
 from gatewise.sweep.grid import Cell
 
 TableRow = Mapping[str, Any]
+_CONDITIONS = ("examples", "test_examples", "device", "dtype", "bos", "first_token", "memory", "threads")
 
 
 def rows_of(cell: Cell, found: Mapping[str, Any]) -> list[TableRow]:
     """What was asked and what came out, for each circuit of a cell."""
     asked = {name: getattr(cell, name) for name in ("model", "task", "method", "direction", "seed")}
-    more = {name: getattr(cell, name) for name in ("examples", "test_examples", "dtype", "memory", "threads")}
+    more = {name: getattr(cell, name) for name in _CONDITIONS}
     settings = {f"set_{name}": value for name, value in cell.parameters}
     sizes = cell.sizes or (None,)
     return [
