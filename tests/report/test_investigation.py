@@ -17,7 +17,7 @@ from gatewise.logic.truth import labels_by_test
 from gatewise.report.data import TABLES_PER_RECEIVER, report_data
 from gatewise.report.evidence import edge_strength, strongest_gates
 from gatewise.report.investigation import Investigation, investigate
-from gatewise.report.verdicts import next_steps, trust
+from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
 from gatewise.tasks import Task
 
 
@@ -107,12 +107,16 @@ def test_files(found: Investigation, tmp_path: Path) -> None:
 
 def test_warnings_come_first_and_follow_the_numbers(found: Investigation) -> None:
     assert found.stability is not None
-    shaky = trust(replace(found, stability={"ns": 0.1, "dn": 0.9}, problems=("the margin is small.",)))
-    assert [v.level for v in shaky[:2]] == ["warning", "warning"]
-    assert "ns 10%" in next(v.text for v in shaky if v.title == "Stability")
-    assert any(v.text == "The margin is small." for v in shaky)
-    steady = trust(replace(found, stability={"ns": 0.9, "dn": 0.9}))
-    assert next(v.level for v in steady if v.title == "Stability") == "good"
+    shaky = replace(found, stability={"ns": 0.1, "dn": 0.9}, problems=("the pairs repeat.",))
+    assert [remark.text for remark in doubts(shaky)] == ["The pairs repeat."]
+    assert headline(shaky) == "The pairs repeat."
+    assert trust(shaky)[0].level == "warning"
+    assert "good" not in {remark.level for remark in (*facts(shaky), *trust(shaky))}
+    assert "ns 10%" in next(remark.text for remark in trust(shaky) if remark.title == "Stability")
+    steady = replace(found, stability={"ns": 0.9, "dn": 0.9})
+    assert doubts(steady) == []
+    assert next(remark.level for remark in trust(steady) if remark.title == "Stability") == "good"
+    assert headline(steady).startswith(f"{len(found.gates.sound)} of 3,628 edges; faithful: yes")
 
 
 def test_next_steps_change_one_thing(found: Investigation) -> None:
@@ -122,6 +126,10 @@ def test_next_steps_change_one_thing(found: Investigation) -> None:
     assert steps["more pairs make the circuit steadier"] == {"examples": 32}
     assert all("all_gates" not in step.changes for step in next_steps(replace(found, all_gates=True)))
     assert {"why": "more pairs make the circuit steadier", "command": "examples=32"} in report_data(shaky)["next"]
+    used_up = {step.why: step.changes for step in next_steps(replace(shaky, used_up=True))}
+    assert used_up["all pairs of the file are in use: write more, they make the circuit steadier"] == {}
+    assert all("examples" not in changes for changes in used_up.values())
+    assert None in [step["command"] for step in report_data(replace(shaky, used_up=True))["next"]]
     data = report_data(shaky, lambda changes: f"run {sorted(changes)}")
     assert {"why": "more pairs make the circuit steadier", "command": "run ['examples']"} in data["next"]
     assert data["command"] == "run []"

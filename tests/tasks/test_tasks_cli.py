@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from gatewise.cli.tasks import tasks_app
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.abilities import Ability, bos_problem
-from gatewise.tasks import RECIPES, every_form
+from gatewise.models import load_model
+from gatewise.tasks import RECIPES, every_form, task
 
 
 def run(*arguments: str) -> str:
@@ -59,7 +60,9 @@ def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:
     good, doubtful, broken = (tmp_path / f"{name}.csv" for name in ("good", "doubtful", "broken"))
     header = "clean,corrupted,right,wrong\n"
     pairs = [("The girls helped", "The girl helped"), ("The queens blamed", "The queen blamed")]
-    good.write_text(header + "".join(f"{a},{b},themselves,herself\n" for a, b in pairs))
+    sa = task("sa", load_model("tiny"), examples=8)
+    texts = [text for half in (sa.train, sa.test) for text in zip(half.clean_text, half.corrupted_text, strict=True)]
+    good.write_text(header + "".join(f"{a},{b},themselves,herself|himself\n" for a, b in texts))
     doubtful.write_text(header + "".join(f"{a},{a},herself,themselves\n" for a, _ in pairs))
     broken.write_text(header + "The girls helped,The other girl helped,themselves,herself\n")
     said = run("check", str(good), "--model", "tiny")
@@ -67,8 +70,8 @@ def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:
     assert "with BOS (chosen): right over wrong 100.0%" in said
     assert "without BOS: right over wrong" in said
     found = json.loads(run("check", str(doubtful), "--model", "tiny", "--json"))
-    assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 3)
-    assert run("check", str(doubtful), "--model", "tiny").count("warning: ") == 3
+    assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 6)
+    assert run("check", str(doubtful), "--model", "tiny").count("warning: ") == 6
     with pytest.raises(GatewiseError, match=r"broken\.csv, line 2"):
         run("check", str(broken), "--model", "tiny")
 

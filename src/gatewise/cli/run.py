@@ -35,9 +35,9 @@ from gatewise.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gatewise.evaluation.judgement import Remark
     from gatewise.report.data import Command
     from gatewise.report.investigation import Investigation
-    from gatewise.report.verdicts import Remark
 
 _MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
 
@@ -126,7 +126,8 @@ def _content(found: Investigation, files: list[Path], command: Command) -> dict[
     from gatewise.report.data import report_data
 
     data = report_data(found, command)
-    shown = ("command", "model", "headline", "sizes", "facts", "trust", "next", "curves", "proportions", "agreement")
+    sentences = ("headline", "doubts", "facts", "trust", "next")
+    shown = ("command", "model", "sizes", *sentences, "curves", "proportions", "agreement")
     stability = None if found.stability is None else dict(found.stability)
     return {
         **{key: data[key] for key in shown},
@@ -140,7 +141,7 @@ def _content(found: Investigation, files: list[Path], command: Command) -> dict[
 
 
 def _show(found: Investigation, files: list[Path], command: Command) -> None:
-    from gatewise.report.verdicts import facts, next_steps, trust
+    from gatewise.report.verdicts import doubts, facts, next_steps, trust
 
     console = Console(highlight=False)
     record = found.gates.ns.provenance
@@ -148,22 +149,24 @@ def _show(found: Investigation, files: list[Path], command: Command) -> None:
     console.print(
         Text(title, style="bold"), Text(f"{record['method']}, {found.sizes[-1]:,} edges, {found.seconds:.0f} s")
     )
-    for fact in facts(found):
-        _print(console, fact)
+    for remark in (*doubts(found), *facts(found)):
+        _print(console, remark)
     for gate in sorted(found.gates, key=lambda one: -len(one.edges))[:3]:
         console.print(Padding(Text(f"{gate.type:5} {_short(repr(gate), console.width - 14)}", style="dim"), (0, 4)))
     console.print(Text("Can I trust it?", style="bold"))
-    for verdict in trust(found):
-        _print(console, verdict)
+    for remark in trust(found):
+        _print(console, remark)
     console.print(Text("What next?", style="bold"))
     console.print(Text(f"  open {files[0]} in a browser: the circuit to explore"), soft_wrap=True)
     for step in next_steps(found):
-        console.print(Text.assemble((f"  {step.why}:\n", "dim"), f"  {command(step.changes)}"), soft_wrap=True)
+        how = f":\n  {command(step.changes)}" if step.changes else ""
+        console.print(Text.assemble((f"  {step.why}", "dim"), how), soft_wrap=True)
 
 
-def _print(console: Console, verdict: Remark) -> None:
-    mark, colour = _MARKS[verdict.level]
-    text = Text.assemble((f"{mark} ", colour), (f"{verdict.title} ", "bold"), verdict.text)
+def _print(console: Console, remark: Remark) -> None:
+    mark, colour = _MARKS[remark.level]
+    answer = f"{remark.answer[0].upper()}{remark.answer[1:]}. " if remark.answer else ""
+    text = Text.assemble((f"{mark} ", colour), (f"{remark.title} {answer}", "bold"), remark.text)
     console.print(Padding(text, (0, 2)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -11,10 +12,12 @@ from gatewise.engine import last_logits
 from gatewise.engine.setting import Memory
 from gatewise.errors import GatewiseWarning
 from gatewise.models.model import Model
+from gatewise.statistics import Measure
 from gatewise.tasks import Pairs, Task
 
 POOR_ACCURACY = 0.75  # right over wrong on clean prompts
 SMALL_SHARE = 0.1  # of the clean margin that the corruption should at least take away
+CLEAR = 2.0  # standard errors that a difference has to exceed
 CLEARLY_WORSE = 0.05  # of the clean prompts: by how many fewer answers are right
 
 
@@ -27,6 +30,8 @@ class Ability:
     top_is_right: float  # share of clean prompts whose most probable token is right
     margin_clean: float
     margin_corrupted: float
+    margin_error: float = 0.0  # standard error of the difference of the two
+    right_on_corrupted: float = 0.0  # share of corrupted prompts with right over wrong
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,21 @@ class Preview:
 def ability(model: Model, pairs: Pairs, *, memory: Memory = None) -> Ability:
     """Run the model on both sides of the pairs and measure its answers."""
     clean, corrupted = _both_sides(model, pairs, memory)
-    measured = (pairs.right_over_wrong(clean), pairs.top_is_right(clean), pairs.margin(clean), pairs.margin(corrupted))
-    return Ability(len(pairs), *(values.double().mean().item() for values in measured))
+    right, top, right_on_corrupted = (
+        values.double().mean().item()
+        for values in (pairs.right_over_wrong(clean), pairs.top_is_right(clean), pairs.right_over_wrong(corrupted))
+    )
+    one, other = (Measure.of(pairs.margin(side)) for side in (clean, corrupted))
+    error = math.hypot(one.error, other.error)
+    return Ability(len(pairs), right, top, one.mean, other.mean, error, right_on_corrupted)
 
 
 def check_task(model: Model, task: Task, *, memory: Memory = None) -> list[str]:
-    """What makes numbers on this task doubtful for this model; each finding is also emitted as a warning."""
-    problems = find_problems(task.train, *_both_sides(model, task.train, memory))
+    """What makes numbers on this task doubtful for this model, in either half of its pairs; each is also a warning."""
+    problems = task.problems()
+    for half, pairs in (("search", task.train), ("test", task.test)):
+        found = find_problems(ability(model, pairs, memory=memory))
+        problems += [f"pairs to {half} on: {problem}" for problem in found]
     for problem in problems:
         warnings.warn(f"{task.name} on {model.name}: {problem}", GatewiseWarning, stacklevel=2)
     return problems
@@ -69,25 +82,29 @@ def bos_problem(chosen: Ability, other: Ability, *, bos: bool) -> str | None:
     )
 
 
-def find_problems(pairs: Pairs, clean: Tensor, corrupted: Tensor) -> list[str]:
-    """Findings as sentences; none if all is well. clean, corrupted: logits [example, vocabulary]."""
+def find_problems(found: Ability) -> list[str]:
+    """Why a circuit would explain little: the model cannot do the task, or the corruption takes nothing away."""
     problems = []
-    equal = int((pairs.clean == pairs.corrupted).all(dim=1).sum())
-    if equal:
-        problems.append(f"clean and corrupted prompt are the same in {equal} of {len(pairs)} pairs.")
-    accuracy = pairs.right_over_wrong(clean).float().mean().item()
-    if accuracy < POOR_ACCURACY:
+    if found.right_over_wrong < POOR_ACCURACY:
         problems.append(
-            f"the model prefers the right answer on only {accuracy:.0%} of the clean prompts; "
-            f"a circuit for something the model cannot do explains little."
+            f"the model cannot do this task: it prefers the right answer on only {found.right_over_wrong:.0%} of the "
+            f"clean prompts."
         )
-    margin = pairs.margin(clean).float()
-    difference = (margin - pairs.margin(corrupted).float()).mean().abs()
-    if difference <= SMALL_SHARE * margin.abs().mean():
+    elif found.top_is_right == 0:
         problems.append(
-            f"the margin hardly differs between the sides ({margin.mean():.3f} on clean, "
-            f"{pairs.margin(corrupted).float().mean():.3f} on corrupted prompts); "
-            f"choose a corruption that takes the answer away."
+            "the model never gives a right answer: on none of the clean prompts is one its most probable word."
+        )
+    difference = abs(found.margin_clean - found.margin_corrupted)
+    if difference <= max(SMALL_SHARE * abs(found.margin_clean), CLEAR * found.margin_error):
+        problems.append(
+            f"the margin hardly differs between the sides, or no more than by chance ({found.margin_clean:.3f} on "
+            f"clean, {found.margin_corrupted:.3f} on corrupted prompts, ± {found.margin_error:.2g}), so that shares of "
+            f"it mean nothing; choose a corruption that takes the answer away."
+        )
+    if not problems and found.right_on_corrupted > found.right_over_wrong:
+        problems.append(
+            f"the model does better on corrupted prompts: right over wrong on {found.right_on_corrupted:.0%} of them, "
+            f"and on {found.right_over_wrong:.0%} of the clean ones. Are the two sides exchanged?"
         )
     return problems
 

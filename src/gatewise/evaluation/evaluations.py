@@ -7,8 +7,9 @@ nothing of the task is left.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, overload
 
 import torch
@@ -21,6 +22,7 @@ from gatewise.engine.dense import DenseEngine
 from gatewise.engine.runs import Ablation
 from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.errors import GatewiseError
+from gatewise.evaluation.abilities import Ability
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, kl_divergence, log_probabilities
@@ -40,7 +42,8 @@ class Behaviour:
     margin: Measure  # or the metric that was asked for in its place
 
 
-_MEASURES = tuple(field.name for field in fields(Behaviour))
+_MEASURES = tuple(one.name for one in fields(Behaviour))
+_PARTS = ("circuit", "complement", "full", "empty")  # whose measures of single examples are kept
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Evaluation:
     name: str
     edges: int
     graph_edges: int
+    on_path: int  # edges on a path from the input to the logits; without one the circuit does what the empty one does
+    examples: int
     circuit: Behaviour
     complement: Behaviour
     full: Behaviour
@@ -57,6 +62,7 @@ class Evaluation:
     random_circuits: int
     random_circuit: Behaviour | None  # mean over random circuits of the same size
     random_complement: Behaviour | None
+    values: Tensor | None = field(default=None, repr=False, compare=False)  # [part, measure, example]
 
     @property
     def sparsity(self) -> float:
@@ -80,21 +86,44 @@ class Evaluation:
     @property
     def recovered(self) -> float:
         """Share of the way from the empty circuit (0) to the full graph (1), by KL(G || C)."""
-        return _share(self.empty.kl_from_full, self.faithfulness, 0.0)
+        return share_between(self.empty.kl_from_full, self.faithfulness, 0.0)
 
     @property
     def recovered_margin(self) -> float:
         """MIB's f(C): share of the way from the empty circuit (0) to the full graph (1), by margin."""
-        return _share(self.empty.margin, self.circuit.margin, self.full.margin)
+        return share_between(self.empty.margin, self.circuit.margin, self.full.margin)
 
     @property
     def destroyed(self) -> float:
         """Share of the corrupted run's divergence that removing the circuit causes, by KL(. || G)."""
-        return _share(0.0, self.completeness, self.empty.kl_to_full)
+        return share_between(0.0, self.completeness, self.empty.kl_to_full)
+
+    @property
+    def ability(self) -> Ability:
+        """How well the model does the task on these pairs; the empty circuit is the model on corrupted prompts."""
+        full, empty = self.full, self.empty
+        return Ability(
+            self.examples,
+            full.accuracy.mean,
+            full.top_accuracy.mean,
+            full.margin.mean,
+            empty.margin.mean,
+            math.hypot(full.margin.error, empty.margin.error),
+            empty.accuracy.mean,
+        )
+
+    @property
+    def per_example(self) -> list[dict[str, float]]:
+        """All measures of every example, such as `circuit_margin`, in the order of the pairs."""
+        if self.values is None:
+            raise GatewiseError("the measures of single examples were not kept; they come with gw.evaluate.")
+        names = [f"{part}_{name}" for part in _PARTS for name in _MEASURES]
+        return [dict(zip(names, row, strict=True)) for row in self.values.flatten(0, 1).T.tolist()]
 
     def to_json(self) -> dict[str, Any]:
         derived = ("sparsity", "recovered", "recovered_margin", "destroyed")
-        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+        plain = {name: value for name, value in asdict(replace(self, values=None)).items() if name != "values"}
+        return {**plain, **{name: getattr(self, name) for name in derived}}
 
     def __str__(self) -> str:
         return str(Evaluations((self,)))
@@ -258,7 +287,7 @@ def _summarised(
 ) -> Evaluations:
     """The evaluations of circuits from the measures of all micro-batches."""
     together = torch.cat([measured[part] for part in sorted(measured)], dim=-1)
-    found = iter([dict(zip(_MEASURES, run, strict=True)) for run in together])
+    found = iter(together)
     sizes = sorted({len(circuit) for circuit in chosen}) if random_circuits else []
     full, empty = next(found), next(found)
     next(found), next(found)  # the empty circuit and its complement: the same again
@@ -270,6 +299,8 @@ def _summarised(
                 name=names[i] if i < len(names) else _name(circuit),
                 edges=len(circuit),
                 graph_edges=setting.graph.n_edges,
+                on_path=len(circuit.connected()),
+                examples=together.shape[-1],
                 circuit=_summary([inside]),
                 complement=_summary([outside]),
                 full=_summary([full]),
@@ -277,6 +308,7 @@ def _summarised(
                 random_circuits=random_circuits,
                 random_circuit=_summary([a for a, _ in baselines[len(circuit)]]) if random_circuits else None,
                 random_complement=_summary([b for _, b in baselines[len(circuit)]]) if random_circuits else None,
+                values=torch.stack([inside, outside, full, empty]),
             )
             for i, (circuit, (inside, outside)) in enumerate(zip(chosen, results, strict=True))
         )
@@ -309,12 +341,13 @@ def _measures(setting: Setting, circuits: Sequence[Circuit], shard: tuple[int, i
     return measured
 
 
-def _summary(runs: Sequence[dict[str, Tensor]]) -> Behaviour:
-    """Mean over circuits, then mean and standard error over examples."""
-    return Behaviour(**{key: Measure.of(torch.stack([run[key] for run in runs]).mean(0)) for key in runs[0]})
+def _summary(runs: Sequence[Tensor]) -> Behaviour:
+    """Mean over circuits, then mean and standard error over examples. runs: [measure, example] each"""
+    return Behaviour(*map(Measure.of, torch.stack(list(runs)).mean(0)))
 
 
-def _share(low: Measure | float, value: Measure | float, high: Measure | float) -> float:
+def share_between(low: Measure | float, value: Measure | float, high: Measure | float) -> float:
+    """Where a value lies on the way from low (0) to high (1); NaN if they are equal."""
     span = float(high) - float(low)
     return (float(value) - float(low)) / span if span else float("nan")
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.evaluation.judgement import faithful
 from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, TESTED_LABELS
 from gatewise.logic.truth import TruthTable
-from gatewise.report.verdicts import facts, headline, next_steps, trust
+from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
 
 if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation
@@ -45,9 +46,12 @@ def report_data(found: Investigation, command: Command | None = None) -> dict[st
         "graph": graph_data(found.graph),
         "sizes": list(found.sizes),
         "edges": _edges_data(found, edges, by_name),
-        "facts": [asdict(verdict) for verdict in facts(found)],
-        "trust": [asdict(verdict) for verdict in trust(found)],
-        "next": [{"why": step.why, "command": write(step.changes)} for step in next_steps(found)],
+        "doubts": [asdict(remark) for remark in doubts(found)],
+        "facts": [asdict(remark) for remark in facts(found)],
+        "trust": [asdict(remark) for remark in trust(found)],
+        "next": [
+            {"why": step.why, "command": write(step.changes) if step.changes else None} for step in next_steps(found)
+        ],
         "curves": {name: [_evaluation(one) for one in curve] for name, curve in found.curves.items()},
         "proportions": _proportions(found),
         "agreement": found.agreement.to_json(),
@@ -214,6 +218,8 @@ def _evaluation(one: Evaluation) -> dict[str, Any]:
     return {
         "edges": one.edges,
         "random_circuits": one.random_circuits,
+        "on_path": one.on_path,
+        "faithful": asdict(faithful(one)),
         "recovered": _finite(one.recovered),
         "recovered_margin": _finite(one.recovered_margin),
         "destroyed": _finite(one.destroyed),

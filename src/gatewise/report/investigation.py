@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine.runs import Direction
-from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.evaluation import Evaluations, check_task, evaluate
+from gatewise.errors import GatewiseError
+from gatewise.evaluation import Evaluations, evaluate
 from gatewise.gate_types import TestedLabel
 from gatewise.logic.discovery import Interactions
 from gatewise.logic.find import Agreement, label_agreement
@@ -56,12 +55,13 @@ class Investigation:
     stability: Mapping[Direction, float] | None  # Jaccard of halves; None if it was not measured
     calibration: Mapping[Direction, Calibration] | None  # None if the scores are no estimates of effects
     examples: tuple[ShownExample, ...]
-    problems: tuple[str, ...] = ()  # what makes the task doubtful for the model
+    problems: tuple[str, ...] = ()  # what makes the pairs doubtful
     seconds: float = 0.0
     seed: int = 0
     all_gates: bool = False  # whether all edges were tested, not only those of the strongest gates
     nodes: ShownNodes | None = None  # what the strongest nodes do on the first of the examples
     interactions: Interactions | None = None  # gates of groups, tested on held-out pairs; None: not asked
+    used_up: bool = False  # whether there are no more pairs than these
 
     @property
     def graph(self) -> Graph:
@@ -121,9 +121,6 @@ def investigate(
     chosen = tuple(sorted({edges, *(_default_sizes(how, edges) if sizes is None else sizes)}))
     shelf = store if isinstance(store, Store) or store is None else Store(store)
     more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GatewiseWarning)  # told in the report
-        problems = check_task(model, task) if model.tokenizer is not None else []
     asked = discover(model, task.train, method, direction=SEARCHES, edges=chosen, **more, **parameters)
     searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: tuple(circuits) for one, circuits in asked.items()}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
@@ -142,11 +139,12 @@ def investigate(
         _stability(model, task, gates, how, {**more, "parameters": parameters}),
         _calibration(model, task, gates, how, seed, memory),
         shown_examples(model, shown, {"ns|dn": gates.sound, **found}, memory=memory),
-        tuple(problems),
+        tuple(task.problems()),
         time.time() - started,
         seed,
         all_gates,
         shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)),
+        used_up=task.used_up,
     )
 
 

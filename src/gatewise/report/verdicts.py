@@ -1,21 +1,20 @@
 """What came out, in sentences: how faithful, how complete, which gates, how far to trust it, what to do next.
 
-The terminal and the page print the same sentences, made here.
+The terminal and the page print the same sentences, made here and in `evaluation/judgement.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from gatewise.evaluation import judgement
+from gatewise.evaluation.judgement import Remark, level_of, without_praise
 from gatewise.gate_types import GATE_TYPES
 
 if TYPE_CHECKING:
-    from gatewise.evaluation import Evaluation
     from gatewise.report.investigation import Investigation
-
-Level = Literal["good", "note", "warning"]
 
 AGREEMENT_GOOD, AGREEMENT_POOR = 0.8, 0.5
 OVERLAP_GOOD, OVERLAP_POOR = 0.7, 0.4
@@ -23,82 +22,63 @@ CORRELATION_GOOD, CORRELATION_POOR = 0.8, 0.5
 
 
 @dataclass(frozen=True)
-class Remark:
-    """One sentence or two under a heading, and whether it is reassuring."""
-
-    level: Level
-    title: str
-    text: str
-
-
-@dataclass(frozen=True)
 class NextStep:
-    """Another investigation that is worth it: why, and with what it differs from this one."""
+    """What is worth doing: why, and what another investigation would differ in; nothing if it is done by hand."""
 
     why: str
     changes: Mapping[str, Any]  # of the task (`examples`) or of `investigate`
 
 
+def doubts(found: Investigation) -> list[Remark]:
+    """What has to be said before anything else, because it makes all numbers doubtful."""
+    return judgement.doubts(found.curves["ns|dn"][-1], found.problems)
+
+
 def headline(found: Investigation) -> str:
-    """The whole in one line."""
-    best = found.curves["ns|dn"][-1]
-    return (
-        f"{best.edges:,} of {best.graph_edges:,} edges keep {best.recovered_margin:.0%} of the margin; "
-        f"removing them takes {best.destroyed:.0%} of what corruption takes"
-    )
+    """The whole in one line; what makes it doubtful before all numbers."""
+    against, best = doubts(found), found.curves["ns|dn"][-1]
+    if against:
+        return against[0].text
+    faithful, complete, _ = facts(found)
+    return f"{best.edges:,} of {best.graph_edges:,} edges; faithful: {faithful.answer}; complete: {complete.answer}"
 
 
 def facts(found: Investigation) -> list[Remark]:
     """The three questions with numbers for answers: faithful, complete, which gates."""
-    union, joint = found.curves["ns|dn"][-1], found.curves["ns+dn"][-1]
-    return [_faithful(union, joint), _complete(union, joint), _gates(found)]
+    curve = found.curves["ns|dn"]
+    return _judged(found, [judgement.faithful(curve[-1]), judgement.complete(curve), _gates(found)])
 
 
 def trust(found: Investigation) -> list[Remark]:
-    """Everything that speaks for or against the result, the warnings first."""
-    given = [_beats_random(found), _agreement(found), _stability(found), _calibration(found), _dangling(found)]
-    listed = [verdict for verdict in given if verdict is not None]
-    listed += [Remark("warning", "Task", f"{problem[0].upper()}{problem[1:]}") for problem in found.problems]
+    """Everything else that speaks for or against the result, the warnings first."""
+    chance = judgement.against_chance(found.curves["ns|dn"][-1])
+    given = [chance, _agreement(found), _stability(found), _calibration(found), _dangling(found)]
     order = ("warning", "note", "good")
-    return sorted(listed, key=lambda verdict: order.index(verdict.level))
+    listed = _judged(found, [remark for remark in given if remark is not None])
+    return sorted(listed, key=lambda remark: order.index(remark.level))
 
 
 def next_steps(found: Investigation) -> list[NextStep]:
-    """What the numbers suggest, the simplest first."""
-    edges, steps = len(found.gates.ns), []
-    if found.curves["ns|dn"][-1].recovered_margin < 0.8 and edges * 2 <= found.graph.n_edges:
+    """What the numbers suggest, the simplest first. None asks for what was just done."""
+    edges, steps = found.sizes[-1], []
+    if judgement.faithful(found.curves["ns|dn"][-1]).level != "good" and edges * 2 <= found.graph.n_edges:
         steps.append(NextStep("a larger circuit keeps more of the task", {"edges": edges * 2}))
     if not found.all_gates:
         steps.append(NextStep("test every gate, not only the strongest", {"all_gates": True}))
     if found.stability and min(found.stability.values()) < OVERLAP_GOOD:
-        pairs = int(found.gates.ns.provenance["examples"])
-        steps.append(NextStep("more pairs make the circuit steadier", {"examples": pairs * 4}))
+        if found.used_up:
+            steps.append(NextStep("all pairs of the file are in use: write more, they make the circuit steadier", {}))
+        else:
+            pairs = int(found.gates.ns.provenance["examples"])
+            steps.append(NextStep("more pairs make the circuit steadier", {"examples": pairs * 4}))
     if found.calibration and min(one.rank_correlation for one in found.calibration.values()) < CORRELATION_GOOD:
         exact = {"method": "acdc", "edges": min(edges, 100), "sizes": None}
         steps.append(NextStep("search with exact effects instead of estimates (slow)", exact))
     return steps
 
 
-def _faithful(union: Evaluation, joint: Evaluation) -> Remark:
-    level: Level = "good" if union.recovered_margin >= 0.8 else "note" if union.recovered_margin >= 0.4 else "warning"
-    return Remark(
-        level,
-        "How faithful?",
-        f"Alone, the circuit keeps {union.recovered_margin:.0%} of the margin between right and wrong answers "
-        f"(KL to the model {union.faithfulness} of {union.empty.kl_from_full.mean:.3f} nats). "
-        f"The ns+dn circuit of {joint.edges:,} edges keeps {joint.recovered_margin:.0%}.",
-    )
-
-
-def _complete(union: Evaluation, joint: Evaluation) -> Remark:
-    level: Level = "good" if union.destroyed >= 0.8 else "note" if union.destroyed >= 0.4 else "warning"
-    return Remark(
-        level,
-        "How complete?",
-        f"Without the circuit the model is {union.destroyed:.0%} as far from itself as on corrupted prompts "
-        f"(KL {union.completeness} of {union.empty.kl_to_full.mean:.3f} nats). Without the ns+dn circuit: "
-        f"{joint.destroyed:.0%}.",
-    )
+def _judged(found: Investigation, remarks: list[Remark]) -> list[Remark]:
+    return without_praise(remarks) if doubts(found) else remarks
 
 
 def _gates(found: Investigation) -> Remark:
@@ -114,21 +94,6 @@ def _gates(found: Investigation) -> Remark:
     return Remark("note", "Which gates?", text)
 
 
-def _beats_random(found: Investigation) -> Remark | None:
-    union = found.curves["ns|dn"][-1]
-    if union.random_circuit is None:
-        return None
-    span = union.full.margin.mean - union.empty.margin.mean
-    random = (union.random_circuit.margin.mean - union.empty.margin.mean) / span if span else float("nan")
-    better = union.recovered_margin > random
-    return Remark(
-        "good" if better else "warning",
-        "Against chance",
-        f"Random circuits of {union.edges:,} edges keep {random:.0%} of the margin; this one keeps "
-        f"{union.recovered_margin:.0%}.",
-    )
-
-
 def _agreement(found: Investigation) -> Remark | None:
     agreement = found.agreement
     if agreement.edges == 0:
@@ -140,7 +105,7 @@ def _agreement(found: Investigation) -> Remark | None:
     worst = min(agreement.of_type(kind) for kind in GATE_TYPES if agreement.table[kind])
     if worst < AGREEMENT_POOR:
         text += " Read AND, OR and ADDER as which direction found an edge, not as how it computes."
-    return Remark(_level(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
+    return Remark(level_of(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
 
 
 def _stability(found: Investigation) -> Remark | None:
@@ -151,7 +116,7 @@ def _stability(found: Investigation) -> Remark | None:
     text = f"Two halves of the pairs find circuits that share this much of their edges: {listed}."
     if worst < OVERLAP_POOR:
         text += " Single edges may be accidents of the prompts; give more examples."
-    return Remark(_level(worst, OVERLAP_GOOD, OVERLAP_POOR), "Stability", text)
+    return Remark(level_of(worst, OVERLAP_GOOD, OVERLAP_POOR), "Stability", text)
 
 
 def _calibration(found: Investigation) -> Remark | None:
@@ -163,7 +128,7 @@ def _calibration(found: Investigation) -> Remark | None:
     text = f"Rank correlation of the scores with exact effects, for {count} edges of each circuit: {listed}."
     if worst < CORRELATION_POOR:
         text += " The scores are rough estimates; exact search (method acdc) is slower and sure."
-    return Remark(_level(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
+    return Remark(level_of(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
 
 
 def _dangling(found: Investigation) -> Remark | None:
@@ -173,8 +138,4 @@ def _dangling(found: Investigation) -> Remark | None:
         return None
     share = on_path / max(1, len(circuit))
     text = f"{len(circuit) - on_path:,} of {len(circuit):,} edges lie on no path from the input to the logits."
-    return Remark(_level(share, 0.9, 0.5), "Loose ends", text)
-
-
-def _level(value: float, good: float, poor: float) -> Level:
-    return "good" if value >= good else "note" if value >= poor else "warning"
+    return Remark(level_of(share, 0.9, 0.5), "Loose ends", text)

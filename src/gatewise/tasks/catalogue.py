@@ -26,6 +26,7 @@ from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
 from gatewise.tasks.recipe import Recipe
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE)}
+FEW_PAIRS = 8  # below so many a share or an error means little
 _MISSES = 2000  # draws in a row without a new prompt after which a task counts as exhausted
 
 
@@ -51,6 +52,23 @@ class Task:
     test: Pairs
     seed: int
     bos: bool
+    used_up: bool = False  # the file had no more pairs, so that asking for more examples changes nothing
+
+    def problems(self) -> list[str]:
+        """What is wrong with the pairs whatever the model, as sentences."""
+        halves, found = (self.train, self.test), []
+        if min(map(len, halves)) < FEW_PAIRS:
+            found.append(
+                f"too few pairs: {len(self.train)} to search on and {len(self.test)} to test on; numbers mean little "
+                f"below {FEW_PAIRS} each."
+            )
+        total = sum(map(len, halves))
+        if equal := sum(int((pairs.clean == pairs.corrupted).all(dim=1).sum()) for pairs in halves):
+            found.append(f"clean and corrupted prompt are the same in {equal} of {total} pairs.")
+        texts = [text for pairs in halves for text in zip(pairs.clean_text, pairs.corrupted_text, strict=True)]
+        if repeated := len(texts) - len(set(texts)):
+            found.append(f"{repeated} of {total} pairs are repetitions of others; they add nothing.")
+        return found
 
     def __repr__(self) -> str:
         bos = "with" if self.bos else "without"
@@ -97,9 +115,8 @@ def task(
         train, test = _divide(Path(short), files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed)
     title = full_name(Path(short).name, wanted, choices)
     margin, vocabulary = cast("MarginKind", wanted["margin"]), tokenizer_fingerprint(tokenizer)
-    return Task(
-        title, _pairs(train, title, margin, vocabulary), _pairs(test, title, margin, vocabulary), seed, encoder.bos
-    )
+    halves = [_pairs(part, title, margin, vocabulary) for part in (train, test)]
+    return Task(title, halves[0], halves[1], seed, encoder.bos, used_up=len(train) < sizes[0])
 
 
 def options_of(name: str) -> Choices:

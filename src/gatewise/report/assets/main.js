@@ -31,7 +31,7 @@ function update() {
   $("size-value").textContent = data.sizes[state.size].toLocaleString("en");
   $("score-value").textContent = state.score ? `${number(100 * least, 2)} % of the strongest` : "anything";
   $("shown").textContent = `${shownNow.length.toLocaleString("en")} of the ${total.toLocaleString("en")} edges of ${CIRCUITS[state.circuit]} shown (${countText(shownNow)}).`;
-  $("measured").textContent = `The whole circuit keeps ${percent(one.recovered_margin)} of the margin; removing it loses ${percent(one.destroyed)}.`;
+  $("measured").textContent = `Faithful: ${one.faithful.answer}. Removing it destroys ${percent(one.destroyed)}.`;
   $("over").setAttribute("aria-label", `Circuit drawing. ${$("shown").textContent} Arrow keys move, plus and minus zoom, 0 fits.`);
   if (state.selected && state.selected.edge !== undefined && !model.edges[state.selected.edge].visible) state.selected = null;
   graph.changed();

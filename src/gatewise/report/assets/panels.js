@@ -12,10 +12,9 @@ function showHeadline() {
   $("subtitle").textContent = [record.method && `${record.method}, ${data.sizes.at(-1).toLocaleString("en")} edges per direction`,
     `${data.graph.edges.toLocaleString("en")} edges in the model`, record.examples && `${record.examples} pairs`,
     versions.gatewise && `gatewise ${versions.gatewise}`].filter(Boolean).join(" · ");
-  const union = data.curves["ns|dn"].at(-1), big = [percent(union.recovered_margin), percent(union.destroyed), null];
-  fill($("facts"), data.facts.map((fact, i) => {
+  fill($("facts"), data.facts.map((fact) => {
     const total = data.proportions.reduce((sum, one) => sum + one.edges, 0) || 1;
-    const top = big[i] !== null ? el("p", { class: "big" }, big[i])
+    const top = fact.answer ? el("p", { class: "big" }, fact.answer[0].toUpperCase() + fact.answer.slice(1))
       : [el("p", { class: "big" }, total.toLocaleString("en"), " edges"), el("div", { class: "bar", role: "presentation" },
         data.proportions.map((one) => el("span", { class: one.type.toLowerCase(), width: 100 * one.edges / total + "%" })))];
     return el("div", { class: "fact" }, el("p", { class: "question" }, fact.title), top, el("p", { class: "small" }, fact.text));
@@ -23,9 +22,13 @@ function showHeadline() {
   fill($("legend"), Object.entries(MEANING).map(([type, text]) =>
     el("li", {}, el("span", { class: "swatch " + type.toLowerCase() }), el("b", {}, type + ": "), text)));
   const marks = { good: "✓", note: "i", warning: "!" };
-  fill($("trust"), data.trust.map((one) => el("li", {},
-    el("span", { class: "mark " + one.level, role: "img", "aria-label": one.level }, marks[one.level]), el("b", {}, one.title), " ", one.text)));
-  fill($("steps"), data.next.map((one) => el("li", {}, one.why[0].toUpperCase() + one.why.slice(1) + ":", commandLine(one.command))));
+  const remarks = (some) => some.map((one) => el("li", {},
+    el("span", { class: "mark " + one.level, role: "img", "aria-label": one.level }, marks[one.level]), el("b", {}, one.title), " ", one.text));
+  fill($("doubts"), remarks(data.doubts));
+  $("doubts").hidden = data.doubts.length === 0;
+  fill($("trust"), remarks(data.trust));
+  fill($("steps"), data.next.map((one) => el("li", {}, one.why[0].toUpperCase() + one.why.slice(1),
+    one.command ? [":", commandLine(one.command)] : ".")));
   $("next").hidden = data.next.length === 0;
 }
 
