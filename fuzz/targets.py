@@ -38,7 +38,8 @@ from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.entries import circuits_in, pack_result, pack_value, value_in
 from gatewise.sweep.grid import read_grid
 from gatewise.tasks.encoder import Encoder
-from gatewise.tasks.files import _with_spaces, parse_rows
+from gatewise.tasks.files import parse_rows
+from gatewise.tasks.rows import with_spaces
 
 warnings.simplefilter("ignore")
 
@@ -133,7 +134,7 @@ def _encoder() -> Encoder:
 def _encode(content: bytes) -> None:
     encoder = _encoder()
     for row in parse_rows(content, Path("pairs.jsonl")):
-        encoder.encode(_with_spaces(row.example, encoder))
+        encoder.encode(with_spaces(row.example, encoder))
 
 
 # Grids, stores, checkpoints

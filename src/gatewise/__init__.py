@@ -6,6 +6,7 @@ Names are imported when first used, so that the command line answers before torc
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from gatewise.engine.metrics import Metric
     from gatewise.engine.setting import Setting
     from gatewise.errors import GatewiseError
-    from gatewise.evaluation import Evaluation, check_task, evaluate
+    from gatewise.evaluation import Evaluation, check_task, evaluate, knock_out
     from gatewise.logic import (
         Gates,
         Interaction,
@@ -60,6 +61,7 @@ _HOME = {
     "find_interactions": "logic",
     "interaction": "logic",
     "investigate": "report",
+    "knock_out": "evaluation",
     "load_model": "models",
     "partners": "logic",
     "register_architecture": "models",
@@ -96,6 +98,7 @@ __all__ = [
     "find_interactions",
     "interaction",
     "investigate",
+    "knock_out",
     "load_model",
     "partners",
     "register_architecture",
@@ -109,6 +112,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("gatewise")
     if name in _HOME:
         return getattr(import_module(f"gatewise.{_HOME[name]}"), name)
     raise AttributeError(f"module 'gatewise' has no attribute {name!r}")

@@ -1,12 +1,14 @@
-"""How our objects show themselves in a notebook: a line and a small table. All text is escaped: prompts are data."""
+"""How our objects show themselves in a notebook: a line and a small table, all text escaped; and as pandas frames."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
+from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_COLOURS
 
 SHOWN = 8  # rows of a table
@@ -20,6 +22,15 @@ def card(title: str, summary: str, header: Sequence[str] = (), rows: Iterable[Se
         return f"<div>{top}</div>"
     head = "".join(f'<th style="text-align:left">{html.escape(name)}</th>' for name in header)
     return f"<div>{top}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as a pandas frame; pandas is not needed for anything else."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise GatewiseError("to_frame needs pandas, which is not installed: pip install pandas.") from error
+    return pandas.DataFrame(rows)
 
 
 def strongest(values: torch.Tensor, among: Sequence[int] | None = None, count: int = SHOWN) -> list[int]:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.evaluation.judgement import faithful
 from gatewise.report.investigation import Investigation
 
 Open = Callable[..., Any]  # data -> page
@@ -107,8 +108,8 @@ def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], fou
     for name in ("ns", "dn", "ns+dn"):
         page.locator(f"#which input[value='{name}']").check(force=True)
         assert names(page) == set(found.circuits(1)[name])
-        expected = round(100 * found.curves[name][1].recovered_margin)
-        assert f"keeps {expected} % of the margin" in page.locator("#measured").inner_text()
+        expected = faithful(found.curves[name][1]).answer
+        assert f"Faithful: {expected}." in page.locator("#measured").inner_text()
 
 
 def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str, Any], found: Investigation) -> None:

@@ -67,13 +67,38 @@ def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:
     broken.write_text(header + "The girls helped,The other girl helped,themselves,herself\n")
     said = run("check", str(good), "--model", "tiny")
     assert "No objections" in said
-    assert "with BOS (chosen): right over wrong 100.0%" in said
-    assert "without BOS: right over wrong" in said
+    assert "pairs to search on: right over wrong 100.0%" in said
+    assert "pairs to test on, with BOS (chosen): right over wrong 100.0%" in said
+    assert "pairs to test on, without BOS: right over wrong" in said
+    assert "P(right)" in said  # a few examples
     found = json.loads(run("check", str(doubtful), "--model", "tiny", "--json"))
-    assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 6)
-    assert run("check", str(doubtful), "--model", "tiny").count("warning: ") == 6
-    with pytest.raises(GatewiseError, match=r"broken\.csv, line 2"):
-        run("check", str(broken), "--model", "tiny")
+    assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 8)
+    assert run("check", str(doubtful), "--model", "tiny").count("warning: ") == 8
+    result = CliRunner().invoke(tasks_app, ["check", str(broken), "--model", "tiny"])
+    assert result.exit_code == 1
+    assert "broken.csv, line 2: the clean prompt has" in result.stdout
+
+
+def test_check_names_every_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    good = "The girls helped,The girl helped,themselves,herself"
+    bad = ["The girls helped,The other girl helped,themselves,herself", ",b,c,d", "a,b", "The girls helped,x,y z,w"]
+    path.write_text("\n".join(["Clean,CORRUPTED,right,wrong", good, *bad, good]))
+    result = CliRunner().invoke(tasks_app, ["check", str(path), "--model", "tiny"])
+    assert result.exit_code == 1
+    assert all(f"own.csv, line {line}: " in result.stdout for line in (3, 4, 5, 6))
+    assert "4 bad lines" in result.stdout
+    listed = CliRunner().invoke(tasks_app, ["check", str(path), "--model", "tiny", "--json"])
+    assert len(json.loads(listed.stdout)["bad_lines"]) == 4
+    path.write_text("\n".join(["clean,corrupted,right,wrong", good, good.replace("girl", "queen"), good]))
+    said = run("check", str(path), "--model", "tiny")
+    assert f"{path}, line 4: the same pair as {path}, line 2." in said
+    assert "too few pairs" in said
+
+
+def test_check_reads_the_file_before_the_model(tmp_path: Path) -> None:
+    with pytest.raises(GatewiseError, match="there is no such file"):
+        run("check", str(tmp_path / "none.csv"), "--model", "no-such-model")
 
 
 def test_check_warns_of_the_wrong_choice_about_bos() -> None:

@@ -55,7 +55,7 @@ def test_several_answers(write: Callable[..., Path], two_digits: TextModel) -> N
         "right": ["themselves"],
         "wrong": ["him", "himself"],
     }
-    listed = files.read_rows(write(json.dumps(record), "own.jsonl"))
+    listed = files.parse_rows(json.dumps(record).encode(), Path("own.jsonl"))
     assert listed[0].example.wrong == ("him", "himself")
 
 
@@ -95,7 +95,7 @@ def test_first_token_is_an_explicit_choice(write: Callable[..., Path], two_digit
         (HEADER.encode(), "no pairs"),
         (b"\xff\xfe\x00", "byte 0 is not UTF-8"),
         (b"clean,corrupted,right\n", r"line 1: columns: missing \['wrong'\]"),
-        (b"clean,corrupted,right,wrong,extra\n", r"unknown \['extra'\]"),
+        (b"clean,corrupted,right,false\n", r"missing \['wrong'\], there are .*'false'"),
         (b"clean,corrupted,right,wrong,wrong\n", "twice"),
         (b"clean;corrupted;right;wrong\n", "separated by commas"),
         ((HEADER + "The girls helped,The girl\n").encode(), "line 2: 2 columns where the first line has 4"),

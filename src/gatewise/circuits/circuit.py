@@ -104,6 +104,35 @@ class Circuit:
     def __iter__(self) -> Iterator[str]:
         return iter(self.edges)
 
+    def top(self, count: int = 20) -> dict[str, float]:
+        """The strongest edges with their scores, by absolute value; without scores, the first edges with 1."""
+        return {edge: score for _, edge, score in self._ranked(count)}
+
+    def _ranked(self, count: int | None = None) -> list[tuple[int, str, float]]:
+        from gatewise.notebook import strongest
+
+        scores = self.mask.float() if self.scores is None else self.scores
+        best = strongest(scores, self.indices, len(self) if count is None else count) if self else []
+        return [(i, self.graph.edges[i], float(scores[i])) for i in best]
+
+    def to_frame(self) -> Any:
+        """The edges as a pandas frame, the strongest first."""
+        from gatewise.notebook import frame
+
+        graph = self.graph
+        return frame(
+            [
+                {
+                    "edge": edge,
+                    "sender": graph.senders[int(graph.edge_sender[i])],
+                    "receiver": graph.port_node[int(graph.edge_port[i])],
+                    "port": graph.ports[int(graph.edge_port[i])],
+                    "score": score,
+                }
+                for i, edge, score in self._ranked()
+            ]
+        )
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of which edges these are, for keys; scores and provenance do not count."""
@@ -186,13 +215,12 @@ class Circuit:
         )
 
     def _repr_html_(self) -> str:
-        from gatewise.notebook import SHOWN, card, strongest
+        from gatewise.notebook import SHOWN, card
 
-        names = self.graph.edges
         if self.scores is None:
-            return card("Circuit", self._summary(), ("edge",), [(names[i],) for i in self.indices[:SHOWN]])
-        best = strongest(self.scores, self.indices) if self else []
-        return card("Circuit", self._summary(), ("edge", "score"), [(names[i], f"{self.scores[i]:.4g}") for i in best])
+            return card("Circuit", self._summary(), ("edge",), [(edge,) for edge in self.edges[:SHOWN]])
+        rows = [(edge, f"{score:.4g}") for edge, score in self.top(SHOWN).items()]
+        return card("Circuit", self._summary(), ("edge", "score"), rows)
 
 
 @dataclass(frozen=True, eq=False)

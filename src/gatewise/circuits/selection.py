@@ -26,6 +26,18 @@ def check_selection(select: str) -> None:
         raise GatewiseError(f"select is 'top' (the strongest edges) or 'connected' (all on a path), got {select!r}.")
 
 
+def number_of_edges(size: int | float, graph: Graph) -> int:
+    """A whole number as it is; a share below 1 of the graph's edges as a number, at least 1."""
+    if isinstance(size, int) and not isinstance(size, bool):
+        return size
+    if isinstance(size, float) and 0 < size < 1:
+        return max(1, round(size * graph.n_edges))
+    raise GatewiseError(
+        f"edges is a whole number, or a share between 0 and 1 of the {graph.n_edges:,} edges, such as 0.01; "
+        f"got {size!r}."
+    )
+
+
 def select_edges(graph: Graph, strength: Tensor, size: int, select: Selection = "top") -> Tensor:
     """Mask of exactly `size` edges; of equally strong ones, the first in order. [edge] of bool"""
     check_selection(select)

@@ -133,7 +133,10 @@ def load_task(model: str, task: str, machine: Machine, *, examples: int, seed: i
     from gatewise.models.planted import planted_pairs
     from gatewise.tasks import Task
     from gatewise.tasks import task as make_task
+    from gatewise.tasks.files import SUFFIXES, read_lines
 
+    if task.lower().endswith(SUFFIXES):
+        read_lines(Path(task))  # what cannot be read is said before a large model is loaded
     loaded = load(model, machine)
     reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
     if not model.startswith("planted:"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -17,6 +18,9 @@ from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
     from gatewise.evaluation.abilities import Ability, Preview
+    from gatewise.tasks.rows import Row
+
+_SHOWN = 3  # examples of a check
 
 tasks_app = typer.Typer(help="List tasks, show their examples, check your own.", no_args_is_help=True)
 
@@ -95,36 +99,65 @@ def check_task(
         gatewise tasks check my.jsonl --model path/to/my-model --first-token
     """
     from gatewise.evaluation import ability, check_task
-    from gatewise.evaluation.abilities import bos_problem
-    from gatewise.tasks import task
+    from gatewise.evaluation.abilities import bos_problem, preview
+    from gatewise.tasks import RECIPES, task
+    from gatewise.tasks.files import MOST_PAIRS, read_lines
+    from gatewise.tasks.naming import parse_name
+    from gatewise.tasks.rows import BadRowsError, doubtful
 
+    short, _ = parse_name(path)
+    lines: list[Row] = [] if short in RECIPES else read_lines(Path(short))[0]  # before the model is loaded
+    reading: dict[str, Any] = {"first_token": machine.first_token, "examples": MOST_PAIRS if lines else 64}
     loaded = load(model, machine)
-    made = task(path, loaded, bos=machine.bos, first_token=machine.first_token)
+    try:
+        made = task(path, loaded, bos=machine.bos, **reading)
+    except BadRowsError as error:
+        _refuse(path, error.problems, as_json)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
-        problems = check_task(loaded, made, memory=machine.memory)
+        problems = [*check_task(loaded, made, memory=machine.memory), *doubtful(lines)]
+    sizes = {"train": len(made.train), "test": len(made.test)}
+    search = ability(loaded, made.train, memory=machine.memory)
     found = {made.bos: ability(loaded, made.test, memory=machine.memory)}
     if loaded.tokenizer.bos_token_id is not None:
-        other = task(path, loaded, bos=not made.bos, first_token=machine.first_token)
+        other = task(path, loaded, bos=not made.bos, **reading)
         found[other.bos] = ability(loaded, other.test, memory=machine.memory)
         problem = bos_problem(found[made.bos], found[other.bos], bos=made.bos)
         problems += [] if problem is None else [problem]
-    sizes = {"train": len(made.train), "test": len(made.test)}
+    examples = preview(loaded, made.test[:_SHOWN], memory=machine.memory)
     if as_json:
         abilities = {"with_bos" if with_bos else "without_bos": asdict(one) for with_bos, one in found.items()}
-        shown = {"task": made.name, "model": loaded.name, **sizes, "bos": made.bos, **abilities, "warnings": problems}
+        known = {"task": made.name, "model": loaded.name, **sizes, "bos": made.bos, "searched_on": asdict(search)}
+        shown = {**known, **abilities, "examples": [asdict(one) for one in examples], "warnings": problems}
         print(json.dumps(shown, indent=2))
         return
+    Console().print(_table(examples))
     print(f"{made.name} for {loaded.name}: {sizes['train']} pairs to search on, {sizes['test']} to test on.")
+    print(f"pairs to search on: {_said(search)}")
     for with_bos, one in found.items():
-        print(
-            f"{'with' if with_bos else 'without'} BOS{' (chosen)' if with_bos == made.bos else ''}: right over wrong "
-            f"{one.right_over_wrong:.1%}, margin {one.margin_clean:.2f} clean, {one.margin_corrupted:.2f} corrupted"
-        )
+        words = f"{'with' if with_bos else 'without'} BOS{' (chosen)' if with_bos == made.bos else ''}"
+        print(f"pairs to test on, {words}: {_said(one)}")
     for problem in problems:
         print(f"warning: {problem}")
     if not problems:
         print("No objections.")
+
+
+def _said(one: Ability) -> str:
+    return (
+        f"right over wrong {one.right_over_wrong:.1%}, right as the most probable word {one.top_is_right:.1%}, margin "
+        f"{one.margin_clean:.2f} clean, {one.margin_corrupted:.2f} corrupted"
+    )
+
+
+def _refuse(path: str, problems: list[str], as_json: bool) -> NoReturn:
+    """Name every bad line."""
+    if as_json:
+        print(json.dumps({"task": path, "bad_lines": problems}, indent=2))
+    else:
+        print("\n".join(problems))
+        print(f"{len(problems)} bad line{'s' if problems[1:] else ''} in {path}.")
+    raise typer.Exit(1)
 
 
 @tasks_app.command("measure")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from gatewise.engine.removals import NOTHING, measure_removals
 from gatewise.engine.runs import Ablation, Direction
 from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.models.model import Model
-from gatewise.notebook import card, strongest
+from gatewise.notebook import card, frame, strongest
 from gatewise.tasks.pairs import Pairs
 
 
@@ -25,6 +26,16 @@ class Effects:
     edges: tuple[int, ...]  # indices in graph.edges
     kl: Tensor  # [edge], change of KL(reference || circuit)
     margin: Tensor  # [edge], change of the margin
+
+    def to_frame(self) -> Any:
+        """All effects as a pandas frame, the strongest on KL first."""
+        order = strongest(self.kl, count=len(self.edges))
+        return frame(
+            [
+                {"edge": self.graph.edges[self.edges[i]], "kl": float(self.kl[i]), "margin": float(self.margin[i])}
+                for i in order
+            ]
+        )
 
     def __repr__(self) -> str:
         order = self.kl.abs().argsort(descending=True)[:3].tolist()

@@ -35,10 +35,12 @@ from gatewise.engine.runs import (
 )
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
+from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
 
 Memory: TypeAlias = "int | str | None"
 AnyMetric: TypeAlias = "str | Metric | MetricFunction | None"
+Half = Literal["train", "test"]
 SideName = Literal["clean", "corrupted"]
 SIDES: tuple[SideName, SideName] = ("clean", "corrupted")
 
@@ -69,6 +71,8 @@ class Setting:
         memory: Memory = None,
     ) -> None:
         check_choice("ns", ablation)
+        if not isinstance(pairs, Pairs):
+            raise GatewiseError(f"expected Pairs, got {pairs!r}. Of a task, pass task.train or task.test.")
         check_pairs(model, pairs)
         self.model, self.pairs = model, pairs
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
@@ -78,9 +82,20 @@ class Setting:
         self._room = self.memory
 
     @classmethod
-    def of(cls, model: Model | Setting, pairs: Pairs | None = None, **choices: Any) -> Setting:
-        """The setting itself if one is given, or a new one. choices: arguments of `Setting`; None: not chosen."""
+    def of(
+        cls, model: Model | Setting, pairs: Pairs | Task | None = None, half: Half | None = None, **choices: Any
+    ) -> Setting:
+        """The setting itself if one is given, or a new one. choices: arguments of `Setting`; None: not chosen.
+
+        half: which pairs of a task are meant, where a task may be given in place of pairs.
+        """
         chosen = {name: value for name, value in choices.items() if value is not None}
+        if isinstance(pairs, Task):
+            if half is None:
+                raise GatewiseError(
+                    f"pairs are needed, and a task was given: {pairs!r}. Pass its pairs, task.train or task.test."
+                )
+            pairs = pairs.train if half == "train" else pairs.test
         if not isinstance(model, Setting):
             if pairs is None:
                 raise GatewiseError("pairs are missing: give a model and pairs, or a Setting in place of both.")

@@ -4,9 +4,11 @@ from gatewise.evaluation.abilities import Ability, ability, check_task
 from gatewise.evaluation.evaluations import MIB_SHARES, Evaluation, Evaluations, evaluate
 from gatewise.evaluation.knockouts import (
     Incompleteness,
+    KnockOut,
     adversarial_subset,
     incompleteness,
     incompleteness_table,
+    knock_out,
     minimality,
 )
 from gatewise.evaluation.overlaps import Overlap, Stability, overlap, stability
@@ -17,6 +19,7 @@ __all__ = [
     "Evaluation",
     "Evaluations",
     "Incompleteness",
+    "KnockOut",
     "Overlap",
     "Stability",
     "ability",
@@ -25,6 +28,7 @@ __all__ = [
     "evaluate",
     "incompleteness",
     "incompleteness_table",
+    "knock_out",
     "minimality",
     "overlap",
     "stability",

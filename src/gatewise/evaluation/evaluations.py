@@ -24,8 +24,10 @@ from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.abilities import Ability
 from gatewise.models.model import Model
+from gatewise.notebook import frame
 from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, kl_divergence, log_probabilities
+from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
 
 MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -43,10 +45,11 @@ class Behaviour:
 
 
 _MEASURES = tuple(one.name for one in fields(Behaviour))
+_NUMBERS = ("edges", "graph_edges", "sparsity", "recovered", "recovered_margin", "destroyed")
 _PARTS = ("circuit", "complement", "full", "empty")  # whose measures of single examples are kept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """One circuit: what it does, what is left without it, and the same for random circuits of its size."""
 
@@ -120,19 +123,33 @@ class Evaluation:
         names = [f"{part}_{name}" for part in _PARTS for name in _MEASURES]
         return [dict(zip(names, row, strict=True)) for row in self.values.flatten(0, 1).T.tolist()]
 
+    def row(self) -> dict[str, Any]:
+        """All numbers side by side, such as `circuit_margin` and `circuit_margin_error`."""
+        row = {name: getattr(self, name) for name in _NUMBERS}
+        for part in (*_PARTS, "random_circuit", "random_complement"):
+            behaviour = getattr(self, part)
+            if behaviour is not None:
+                for name, measure in asdict(behaviour).items():
+                    row[f"{part}_{name}"], row[f"{part}_{name}_error"] = measure["mean"], measure["error"]
+        return row
+
     def to_json(self) -> dict[str, Any]:
         derived = ("sparsity", "recovered", "recovered_margin", "destroyed")
         plain = {name: value for name, value in asdict(replace(self, values=None)).items() if name != "values"}
         return {**plain, **{name: getattr(self, name) for name in derived}}
 
-    def __str__(self) -> str:
-        return str(Evaluations((self,)))
+    def to_frame(self) -> Any:
+        """The measures of every example as a pandas frame."""
+        return frame(self.per_example)
+
+    def __repr__(self) -> str:
+        return repr(Evaluations((self,)))
 
     def _repr_html_(self) -> str:
         return Evaluations((self,))._repr_html_()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluations(Sequence[Evaluation]):
     """Evaluations of several circuits on the same pairs."""
 
@@ -170,7 +187,11 @@ class Evaluations(Sequence[Evaluation]):
     def to_json(self) -> list[dict[str, Any]]:
         return [item.to_json() for item in self.items]
 
-    def __str__(self) -> str:
+    def to_frame(self) -> Any:
+        """The numbers of every circuit as a pandas frame, one row each."""
+        return frame([item.row() for item in self.items])
+
+    def __repr__(self) -> str:
         from gatewise.evaluation.table import as_text
 
         return as_text(self.items)
@@ -184,7 +205,7 @@ class Evaluations(Sequence[Evaluation]):
 @overload
 def evaluate(
     model: Model | Setting,
-    pairs: Pairs | None = ...,
+    pairs: Pairs | Task | None = ...,
     circuits: Circuit = ...,
     *,
     random_circuits: int = ...,
@@ -197,7 +218,7 @@ def evaluate(
 @overload
 def evaluate(
     model: Model | Setting,
-    pairs: Pairs | None = ...,
+    pairs: Pairs | Task | None = ...,
     circuits: Sequence[Circuit] = ...,
     *,
     random_circuits: int = ...,
@@ -209,7 +230,7 @@ def evaluate(
 ) -> Evaluations: ...
 def evaluate(
     model: Model | Setting,
-    pairs: Pairs | None = None,
+    pairs: Pairs | Task | None = None,
     circuits: Circuit | Sequence[Circuit] = (),
     *,
     random_circuits: int = 3,
@@ -221,9 +242,10 @@ def evaluate(
 ) -> Evaluation | Evaluations:
     """Evaluate a circuit or several, beside `random_circuits` random ones of each size.
 
-    `ablation`: what removed edges carry, as for `discover`. `metric`: what stands in the place of the margin.
+    Of a task, the held-out pairs are taken. `ablation`: what removed edges carry, as for `discover`. `metric`: what
+    stands in the place of the margin.
     """
-    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, seed=seed, memory=memory)
+    setting = Setting.of(model, pairs, "test", ablation=ablation, metric=metric, seed=seed, memory=memory)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
     measured = _measured(setting, chosen, (0, 1), random_circuits, seed)
     evaluations = _summarised(setting, chosen, measured, random_circuits, names)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatewise.circuits.graph import Grouping
+from gatewise.circuits.selection import number_of_edges
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
@@ -15,15 +16,16 @@ from gatewise.methods.contract import Method, SearchDirection
 from gatewise.methods.registry import check_directed, find_method
 from gatewise.methods.search import discover
 from gatewise.models.model import Model
+from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
 
 
 def find_gates(
     model: Model | Setting,
-    pairs: Pairs | None = None,
+    pairs: Pairs | Task | None = None,
     method: str | Method = "eap",
     *,
-    edges: int | None = None,
+    edges: int | float | None = None,
     ratio: float = 1.0,
     threshold: float | None = None,
     rule: Rule = "plain",
@@ -42,7 +44,8 @@ def find_gates(
     if not ratio > 0 or (ratio != 1 and edges is None):
         raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
     check_directed(find_method(method))
-    sizes = None if edges is None else {"ns": edges, "dn": round(edges / ratio), "ns+dn": edges}
+    size = None if edges is None else number_of_edges(edges, model.graph)
+    sizes = None if size is None else {"ns": size, "dn": round(size / ratio), "ns+dn": size}
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
     asked = None if sizes is None else {one: sizes[one] for one in directions}
     found = discover(model, pairs, method, direction=directions, edges=asked, threshold=threshold, **more)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.notebook import card, strongest
+from gatewise.notebook import SHOWN, card
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,14 +24,24 @@ class Scores:
     def __getitem__(self, edge: str) -> float:
         return float(self.values[self.graph.index(edge)])
 
+    def _circuit(self) -> Circuit:
+        return Circuit(self.graph, self.graph.full().mask, self.values.cpu(), self.provenance)
+
+    def top(self, count: int = 20) -> dict[str, float]:
+        """The strongest edges with their scores, by absolute value."""
+        return self._circuit().top(count)
+
+    def to_frame(self) -> Any:
+        """All edges with their scores as a pandas frame, the strongest first."""
+        return self._circuit().to_frame()
+
     def _made(self) -> str:
         return f"by {self.provenance.get('method')} {self.provenance.get('direction')} of {len(self.values):,} edges"
 
     def __repr__(self) -> str:
-        best = torch.argsort(self.values.abs(), descending=True)[:3].tolist()
-        shown = ", ".join(f"{self.graph.edges[i]} {float(self.values[i]):.4g}" for i in best)
+        shown = ", ".join(f"{edge} {score:.4g}" for edge, score in self.top(3).items())
         return f"<Scores {self._made()}; strongest {shown}>"
 
     def _repr_html_(self) -> str:
-        rows = [(self.graph.edges[i], f"{self.values[i]:.4g}") for i in strongest(self.values)]
+        rows = [(edge, f"{score:.4g}") for edge, score in self.top(SHOWN).items()]
         return card("Scores", self._made(), ("edge", "score"), rows)

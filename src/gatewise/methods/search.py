@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.selection import Selection, check_selection
+from gatewise.circuits.graph import Graph
+from gatewise.circuits.selection import Selection, check_selection, number_of_edges
 from gatewise.engine.runs import Ablation
 from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
@@ -19,19 +20,21 @@ from gatewise.methods.registry import find_method
 from gatewise.methods.scores import Scores
 from gatewise.models.model import Model
 from gatewise.store import Store
+from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
 
-Sizes = int | Sequence[int]
+Size = int | float  # a number of edges, or a share of the graph's below 1
+Sizes = Size | Sequence[Size]
 
 
 @overload
 def discover(
     model: Model | Setting,
-    pairs: Pairs | None = ...,
+    pairs: Pairs | Task | None = ...,
     method: str | Method = ...,
     direction: SearchDirection = ...,
     *,
-    edges: int | None = ...,
+    edges: Size | None = ...,
     threshold: float | None = ...,
     select: Selection = ...,
     seed: int = ...,
@@ -44,11 +47,11 @@ def discover(
 @overload
 def discover(
     model: Model | Setting,
-    pairs: Pairs | None = ...,
+    pairs: Pairs | Task | None = ...,
     method: str | Method = ...,
     direction: SearchDirection = ...,
     *,
-    edges: Sequence[int],
+    edges: Sequence[Size],
     select: Selection = ...,
     seed: int = ...,
     ablation: Ablation | None = ...,
@@ -60,7 +63,7 @@ def discover(
 @overload
 def discover(
     model: Model | Setting,
-    pairs: Pairs | None = ...,
+    pairs: Pairs | Task | None = ...,
     method: str | Method = ...,
     *,
     direction: Sequence[SearchDirection],
@@ -76,7 +79,7 @@ def discover(
 ) -> dict[SearchDirection, Any]: ...
 def discover(
     model: Model | Setting,
-    pairs: Pairs | None = None,
+    pairs: Pairs | Task | None = None,
     method: str | Method = "eap",
     direction: SearchDirection | Sequence[SearchDirection] = "ns",
     *,
@@ -92,7 +95,8 @@ def discover(
 ) -> Circuit | list[Circuit] | dict[SearchDirection, Any]:
     """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
 
-    `model`, `pairs`: or a `Setting` in place of both, which also has ablation, metric and memory.
+    `model`, `pairs`: or a `Setting` in place of both, which also has ablation, metric and memory. Of a task, its pairs
+    to search on are taken. `edges`: a whole number, or a share of the graph's edges, as in 0.01.
     `method`: a name, `module:NAME` of your own, or a `Method`. `direction`: `ns` (noising), `dn` (denoising), `ns+dn`
     (both, combined as the method's `combine` says), or several of them, which gives a dict and shares all work that
     directions have in common; `edges` may then be a dict too.
@@ -107,8 +111,8 @@ def discover(
     chosen, config = configured(method, parameters)
     several = not isinstance(direction, str)
     directions: tuple[SearchDirection, ...] = tuple(direction) if not isinstance(direction, str) else (direction,)
-    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, seed=seed, memory=memory)
-    problem = Problem(setting, directions, _sizes(edges, directions), threshold, select, seed)
+    setting = Setting.of(model, pairs, "train", ablation=ablation, metric=metric, seed=seed, memory=memory)
+    problem = Problem(setting, directions, _sizes(edges, directions, setting.graph), threshold, select, seed)
     check_problem(problem, chosen)
     shelf = store if isinstance(store, Store) or store is None else Store(store)
     found = _searched(problem, chosen, config, shelf)
@@ -119,7 +123,7 @@ def discover(
 
 def score_edges(
     model: Model | Setting,
-    pairs: Pairs | None = None,
+    pairs: Pairs | Task | None = None,
     method: str | Method = "eap",
     direction: SearchDirection = "ns",
     *,
@@ -131,7 +135,7 @@ def score_edges(
 ) -> Scores:
     """What a method thinks of every edge of the graph. Arguments are those of `discover`."""
     chosen, config = configured(method, parameters)
-    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, seed=seed, memory=memory)
+    setting = Setting.of(model, pairs, "train", ablation=ablation, metric=metric, seed=seed, memory=memory)
     problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
     check_problem(problem, chosen)
     clock = Clock()
@@ -151,19 +155,20 @@ def configured(method: str | Method, parameters: Mapping[str, Any]) -> tuple[Met
 
 
 def _sizes(
-    edges: Sizes | Mapping[SearchDirection, Sizes] | None, directions: Sequence[SearchDirection]
+    edges: Sizes | Mapping[SearchDirection, Sizes] | None, directions: Sequence[SearchDirection], graph: Graph
 ) -> dict[SearchDirection, tuple[int, ...]]:
     if edges is None:
         return {}
     if isinstance(edges, Mapping) and sorted(edges) != sorted(directions):
         raise GatewiseError(f"edges has sizes for {', '.join(edges)}; the directions are {', '.join(directions)}.")
     asked = edges if isinstance(edges, Mapping) else dict.fromkeys(directions, edges)
-    return {one: (some,) if isinstance(some := asked[one], int) else tuple(some) for one in directions}
+    listed = {one: [some] if isinstance(some := asked[one], (int, float)) else list(some) for one in directions}
+    return {one: tuple(number_of_edges(size, graph) for size in some) for one, some in listed.items()}
 
 
 def _as_asked(circuits: list[Circuit], edges: Any, direction: SearchDirection) -> Circuit | list[Circuit]:
     asked = edges[direction] if isinstance(edges, Mapping) else edges
-    return circuits[0] if asked is None or isinstance(asked, int) else circuits
+    return circuits[0] if asked is None or isinstance(asked, (int, float)) else circuits
 
 
 def check_problem(problem: Problem, method: Method) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.circuits.selection import number_of_edges
 from gatewise.engine.runs import Direction
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import Evaluations, evaluate
@@ -99,7 +100,7 @@ def investigate(
     task: Task,
     method: str | Method = "eap",
     *,
-    edges: int = 500,
+    edges: int | float = 500,
     sizes: Sequence[int] | None = None,
     all_gates: bool = False,
     random_circuits: int = 2,
@@ -117,6 +118,7 @@ def investigate(
     """
     started = time.time()
     how = find_method(method)
+    edges = number_of_edges(edges, model.graph)
     _check(how, edges, sizes)
     chosen = tuple(sorted({edges, *(_default_sizes(how, edges) if sizes is None else sizes)}))
     shelf = store if isinstance(store, Store) or store is None else Store(store)

@@ -13,7 +13,7 @@ import torch
 
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.evaluation import Evaluation, evaluate
+from gatewise.evaluation import evaluate
 from gatewise.methods import discover
 from gatewise.methods.contract import SEARCH_DIRECTIONS, Problem, SearchDirection
 from gatewise.methods.record import ingredients
@@ -66,19 +66,7 @@ def _compute(cell: Cell, store: Store) -> dict[str, Any]:
             model, task.test, circuits, random_circuits=cell.random_circuits, seed=cell.seed, memory=cell.memory
         )
         seconds = time.perf_counter() - begun
-    return {"rows": [_row(evaluation) for evaluation in evaluated], "seconds": seconds}
-
-
-def _row(evaluation: Evaluation) -> dict[str, Any]:
-    """One number for each column."""
-    names = ("edges", "graph_edges", "sparsity", "recovered", "recovered_margin", "destroyed")
-    row = {name: getattr(evaluation, name) for name in names}
-    for part in ("circuit", "complement", "full", "empty", "random_circuit", "random_complement"):
-        behaviour = getattr(evaluation, part)
-        if behaviour is not None:
-            for name, measure in asdict(behaviour).items():
-                row[f"{part}_{name}"], row[f"{part}_{name}_error"] = measure["mean"], measure["error"]
-    return row
+    return {"rows": [evaluation.row() for evaluation in evaluated], "seconds": seconds}
 
 
 def _direction(name: str) -> SearchDirection:

@@ -24,8 +24,10 @@ from gatewise.tasks.example import TokenExample
 from gatewise.tasks.naming import Choices, chosen, full_name, parse_name
 from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
 from gatewise.tasks.recipe import Recipe
+from gatewise.tasks.rows import encoded, records_of, sorted_out
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE)}
+OWN = "own pairs"  # the name of a task that was given as data
 FEW_PAIRS = 8  # below so many a share or an error means little
 _MISSES = 2000  # draws in a row without a new prompt after which a task counts as exhausted
 
@@ -79,7 +81,7 @@ class Task:
 
 
 def task(
-    name: str | os.PathLike[str],
+    name: str | os.PathLike[str] | Any,
     model: Reader,
     *,
     examples: int = 64,
@@ -89,7 +91,10 @@ def task(
     first_token: bool = False,
     **options: str,
 ) -> Task:
-    """Make a task for a model's tokenizer: "ioi", "gt", "sa", or the path of a .csv or .jsonl file.
+    """Make a task for a model's tokenizer: "ioi", "gt", "sa", the path of a .csv or .jsonl file, or your own pairs.
+
+    Own pairs have the columns clean, corrupted, right and wrong, in a file, a list of dicts or tuples, a dict of lists,
+    a pandas frame or one split of a Hugging Face dataset. Further columns are ignored.
 
     `options` are those of the task, such as corruption="all-names" of ioi; they may also be part of the name, as in
     "ioi:corruption=all-names". All tasks have `margin`, "logit" or "probability". Where there are several templates,
@@ -100,23 +105,42 @@ def task(
     family needs it (Gemma) or the tokenizer does so by itself. `first_token` lets answers of a file be several tokens
     long, of which the first is compared.
     """
-    tokenizer = _tokenizer(model)
     sizes = (_size(examples, "examples"), _size(examples if test_examples is None else test_examples, "test_examples"))
+    encoder = _encoder(model, bos)
+    if not isinstance(name, (str, os.PathLike)):
+        choices: Choices = {"margin": MARGIN_KINDS}
+        wanted = chosen(OWN, options, choices)
+        pairs = encoded(*sorted_out(records_of(name)), encoder, first_token=first_token, name=OWN)
+        (train, test), short = _divide(OWN, pairs, sizes, seed), OWN
+    else:
+        short, in_name = parse_name(os.fspath(name))
+        choices = options_of(short)
+        wanted = chosen(short, {**in_name, **options}, choices)
+        if (recipe := RECIPES.get(short)) is not None:
+            train, test = _generate(recipe, wanted, encoder, sizes, seed)
+        else:
+            train, test = _divide(short, files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed)
+    title = full_name(Path(short).name, wanted, choices)
+    halves = [_pairs(part, title, cast("MarginKind", wanted["margin"]), encoder) for part in (train, test)]
+    return Task(title, halves[0], halves[1], seed, encoder.bos, used_up=len(train) < sizes[0])
+
+
+def pairs_from_text(
+    data: Any, model: Reader, *, margin: MarginKind, name: str, bos: bool | None, first_token: bool
+) -> Pairs:
+    """What `Pairs.from_text` promises."""
+    encoder = _encoder(model, bos)
+    examples = encoded(*sorted_out(records_of(data)), encoder, first_token=first_token, name=name)
+    return _pairs(examples, name, margin, encoder)
+
+
+def _encoder(model: Reader, bos: bool | None) -> Encoder:
+    """How texts are read for a model."""
+    tokenizer = _tokenizer(model)
     longest = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     if bos is None and model.needs_bos and tokenizer.bos_token_id is not None:
         bos = True
-    encoder = Encoder(tokenizer, bos, longest)
-    short, in_name = parse_name(os.fspath(name))
-    choices = options_of(short)
-    wanted = chosen(short, {**in_name, **options}, choices)
-    if (recipe := RECIPES.get(short)) is not None:
-        train, test = _generate(recipe, wanted, encoder, sizes, seed)
-    else:
-        train, test = _divide(Path(short), files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed)
-    title = full_name(Path(short).name, wanted, choices)
-    margin, vocabulary = cast("MarginKind", wanted["margin"]), tokenizer_fingerprint(tokenizer)
-    halves = [_pairs(part, title, margin, vocabulary) for part in (train, test)]
-    return Task(title, halves[0], halves[1], seed, encoder.bos, used_up=len(train) < sizes[0])
+    return Encoder(tokenizer, bos, longest)
 
 
 def options_of(name: str) -> Choices:
@@ -186,9 +210,9 @@ def _divided_templates(recipe: Recipe, divided: bool, seed: int) -> tuple[Collec
 
 
 def _divide(
-    path: Path, pairs: list[TokenExample], sizes: tuple[int, int], seed: int
+    source: str, pairs: list[TokenExample], sizes: tuple[int, int], seed: int
 ) -> tuple[list[TokenExample], list[TokenExample]]:
-    """Shuffle a file's pairs and divide them. A corrupted prompt may serve many pairs, also across the two parts."""
+    """Shuffle a user's pairs and divide them. A corrupted prompt may serve many pairs, also across the two parts."""
     order = random.Random(f"file/{seed}").sample(pairs, len(pairs))
     size = sizes[0]
     if len(pairs) < sum(sizes):
@@ -199,13 +223,13 @@ def _divide(
     test = [p for p in order[size:] if p.text.clean not in clean | corrupted and p.text.corrupted not in clean]
     if not test:
         raise GatewiseError(
-            f"{path}: {len(pairs)} pairs leave none to test on whose prompts are not in train as well. "
+            f"{source}: {len(pairs)} pairs leave none to test on whose prompts are not in train as well. "
             f"Add pairs with other prompts (at least two in all)."
         )
     return train, test[: sizes[1]]
 
 
-def _pairs(examples: Sequence[TokenExample], name: str, margin: MarginKind, vocabulary: str) -> Pairs:
+def _pairs(examples: Sequence[TokenExample], name: str, margin: MarginKind, encoder: Encoder) -> Pairs:
     return Pairs.from_tokens(
         [example.clean for example in examples],
         [example.corrupted for example in examples],
@@ -215,8 +239,9 @@ def _pairs(examples: Sequence[TokenExample], name: str, margin: MarginKind, voca
         name=name,
         clean_text=[example.text.clean for example in examples],
         corrupted_text=[example.text.corrupted for example in examples],
-        vocabulary=vocabulary,
+        vocabulary=tokenizer_fingerprint(encoder.tokenizer),
         templates=[example.text.template for example in examples if example.text.template],
+        answer_text=[(example.text.right, example.text.wrong) for example in examples],
     )
 
 

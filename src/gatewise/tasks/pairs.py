@@ -1,4 +1,4 @@
-"""Pairs: what every method and measure works on. Token ids only; knows no model and no text.
+"""Pairs: what every method and measure works on. Token ids, and the text they were made from for people to read.
 
 A pair is a clean prompt, a corrupted prompt of the same token length, and the token ids that count as right and
 wrong answers on the clean side. Prompts of different pairs may differ in length: they are stored left-padded, so
@@ -8,9 +8,9 @@ that the answer position is the last column of every row.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -18,6 +18,10 @@ from torch import Tensor
 
 from gatewise.errors import GatewiseError
 from gatewise.notebook import card
+from gatewise.tasks.example import Example
+
+if TYPE_CHECKING:
+    from gatewise.tasks.catalogue import Reader
 
 MarginKind = Literal["logit", "probability"]
 MARGIN_KINDS: tuple[MarginKind, ...] = get_args(MarginKind)
@@ -40,6 +44,27 @@ class Pairs:
     corrupted_text: tuple[str, ...] = field(default=(), repr=False)
     vocabulary: str = ""  # fingerprint of the tokenizer the ids belong to; "" if the user brought ids
     templates: tuple[str, ...] = field(default=(), repr=False)  # of each pair; pairs of one are not independent
+    answer_text: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = field(default=(), repr=False)  # right, wrong
+
+    @classmethod
+    def from_text(
+        cls,
+        data: Any,
+        model: Reader,
+        *,
+        margin: MarginKind = "logit",
+        name: str = "pairs",
+        bos: bool | None = None,
+        first_token: bool = False,
+    ) -> Pairs:
+        """Make pairs from text: a list of dicts or tuples, a dict of lists, a pandas frame, or a split of a dataset.
+
+        The columns are clean, corrupted, right and wrong, in any case; others are ignored. All else is as for
+        `gw.task`, which also divides pairs into a part to search on and a part to test on.
+        """
+        from gatewise.tasks.catalogue import pairs_from_text
+
+        return pairs_from_text(data, model, margin=margin, name=name, bos=bos, first_token=first_token)
 
     @classmethod
     def from_tokens(
@@ -55,6 +80,7 @@ class Pairs:
         corrupted_text: Sequence[str] = (),
         vocabulary: str = "",
         templates: Sequence[str] = (),
+        answer_text: Sequence[tuple[tuple[str, ...], tuple[str, ...]]] = (),
     ) -> Pairs:
         """Make pairs from token ids. An answer is one token id, or a list of ids any of which counts."""
         clean_rows, corrupted_rows = list(clean), list(corrupted)
@@ -84,15 +110,22 @@ class Pairs:
             corrupted_text=tuple(corrupted_text),
             vocabulary=vocabulary,
             templates=tuple(templates),
+            answer_text=tuple(answer_text),
         )
 
     def __len__(self) -> int:
         return self.clean.shape[0]
 
-    def __getitem__(self, rows: slice) -> Pairs:
-        """A slice of the examples; columns that would be padding only are dropped."""
+    @overload
+    def __getitem__(self, rows: int) -> Example: ...
+    @overload
+    def __getitem__(self, rows: slice) -> Pairs: ...
+    def __getitem__(self, rows: int | slice) -> Example | Pairs:
+        """One example as text (as token ids if there is no text), or the pairs of a slice."""
+        if isinstance(rows, int):
+            return self._example(range(len(self))[rows])
         if not isinstance(rows, slice):
-            raise GatewiseError(f"pairs are sliced, as in pairs[:8]; got {rows!r}.")
+            raise GatewiseError(f"pairs are numbered and sliced, as in pairs[0] and pairs[:8]; got {rows!r}.")
         lengths = self.lengths[rows]
         if len(lengths) == 0:
             raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
@@ -107,7 +140,21 @@ class Pairs:
             clean_text=self.clean_text[rows],
             corrupted_text=self.corrupted_text[rows],
             templates=self.templates[rows],
+            answer_text=self.answer_text[rows],
         )
+
+    def __iter__(self) -> Iterator[Example]:
+        """The examples as text."""
+        return (self._example(row) for row in range(len(self)))
+
+    def _example(self, row: int) -> Example:
+        right, wrong = self.answer_text[row] if self.answer_text else (_ids(self.right[row]), _ids(self.wrong[row]))
+        template = self.templates[row] if self.templates else ""
+        if self.clean_text:
+            return Example(self.clean_text[row], self.corrupted_text[row], right, wrong, template)
+        start = self.width - int(self.lengths[row])
+        clean, corrupted = (" ".join(_ids(side[row, start:])) for side in (self.clean, self.corrupted))
+        return Example(clean, corrupted, right, wrong, template)
 
     def swapped(self) -> Pairs:
         """Clean and corrupted exchanged; right and wrong kept, so that the margin means the same."""
@@ -176,6 +223,10 @@ class Pairs:
         summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.margin_kind} margin"
         texts = zip(self.clean_text[:_SHOWN], self.corrupted_text[:_SHOWN], strict=False)
         return card("Pairs", summary, ("clean", "corrupted"), texts)
+
+
+def _ids(tokens: Tensor) -> tuple[str, ...]:
+    return tuple(f"#{token}" for token in tokens.tolist() if token != _NO_TOKEN)
 
 
 def _left_padded(rows: Sequence[Sequence[int] | Tensor]) -> Tensor:
