@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.dense import DenseEngine
 from gatewise.engine.runs import Ablation, Direction
 from gatewise.engine.runs import check_circuits as check_circuits
 from gatewise.engine.setting import Memory, Setting, SideName
+from gatewise.engine.sparse import SparseEngine
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
@@ -55,9 +55,9 @@ def run_circuits(
     model = setting.model
     found = torch.empty(len(circuits), len(setting), model.vocabulary_size, dtype=model.dtype, device=model.device)
     for batch in setting.batches():
-        engine = DenseEngine(model, setting.intervention(batch, direction))
+        engine = SparseEngine(model, setting.intervention(batch, direction))
         for row, circuit in enumerate(circuits):
-            found[row, batch.first : batch.first + len(batch.pairs)] = engine.logits(dense_mask(model, circuit))
+            found[row, batch.first : batch.first + len(batch.pairs)] = engine.logits(circuit)
     return found
 
 

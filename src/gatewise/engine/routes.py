@@ -45,10 +45,19 @@ def liveness(model: Model, kept: Tensor, node: int, known: Sequence[int]) -> int
 
 def all_liveness(model: Model, kept: Tensor) -> list[int]:
     """Liveness of every sender."""
-    found = [DEAD] * len(model.graph.senders)
-    for node in reversed(range(len(found))):
-        found[node] = liveness(model, kept, node, found)
-    return found
+    graph = model.graph
+    found = torch.full((len(graph.senders),), DEAD, dtype=torch.int8)
+    needs = torch.full((len(graph.ports),), LAST, dtype=torch.int8)  # where each port reads, from the logits back
+    for index in reversed(range(len(graph.stages) - 1)):
+        nodes, ports = graph.sender_slices[index], graph.port_slices[index]
+        later = slice(ports.stop, None)
+        found[nodes] = (kept[later, nodes] * needs[later, None]).amax(dim=0)
+        if len(model.siblings(nodes.start)) > 1:
+            found[nodes] = found[nodes].max()
+        for port in range(ports.start, ports.stop):
+            reader, kinds = int(found[graph.port_sender[port]]), kinds_of(graph, port)
+            needs[port] = WIDE if reader != DEAD and ("k" in kinds or "v" in kinds) else reader
+    return [int(one) for one in found]
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,6 +46,7 @@ class Intervention:
     other: Tensor  # [sender, example, window, d], what removed edges carry
     base: tuple[Tensor, ...]  # for each stage, its ports' input when all edges are removed. [example, window, d]
     reference_logits: Tensor  # [example, vocabulary]
+    is_run: bool = True  # whether `other` is what the nodes put out when all edges are removed: not of an ablation
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +166,18 @@ class BothRuns:
     prefix: Prefix
     clean: Run
     corrupted: Run
+    ablated: bool = False
 
     def reference(self, direction: Direction) -> Run:
         return self.clean if direction == "ns" else self.corrupted
 
     def intervention(self, model: Model, direction: Direction) -> Intervention:
         other = self.corrupted if direction == "ns" else self.clean
-        return _intervention(model, self.layout, self.prefix, self.reference(direction), other.outputs)
+        reference, nodes = self.reference(direction), model.graph.sender_slices[0]
+        sources = reference.outputs[nodes].clone()  # so that the rest of the run can be freed
+        base = bases(model, other.outputs)
+        on = (self.layout, self.prefix, sources, other.outputs, base, reference.logits)
+        return Intervention(*on, is_run=not self.ablated)
 
 
 def both_runs(model: Model, pairs: Pairs, *, share_prefix: bool = True) -> BothRuns:
@@ -180,11 +186,6 @@ def both_runs(model: Model, pairs: Pairs, *, share_prefix: bool = True) -> BothR
     prefix = prefix_of(model, pairs.clean, layout)
     clean, corrupted = (plain_run(model, tokens, layout, prefix) for tokens in (pairs.clean, pairs.corrupted))
     return BothRuns(layout, prefix, clean, corrupted)
-
-
-def _intervention(model: Model, layout: Layout, prefix: Prefix, reference: Run, other: Tensor) -> Intervention:
-    sources = reference.outputs[model.graph.sender_slices[0]].clone()  # so that the rest of the run can be freed
-    return Intervention(layout, prefix, sources, other, bases(model, other), reference.logits)
 
 
 def ablated_runs(
@@ -214,7 +215,7 @@ def ablated_runs(
             )
     whole = other.expand_as(clean.outputs)
     last = bases(model, whole[:, :, -1:])[-1][:, -1]
-    return BothRuns(layout, prefix, clean, Run(whole, model.unembed(last)))
+    return BothRuns(layout, prefix, clean, Run(whole, model.unembed(last)), ablated=True)
 
 
 def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.batches import check_shard, joined_parts
-from gatewise.engine.circuits import dense_mask
-from gatewise.engine.dense import DenseEngine
 from gatewise.engine.runs import Ablation
 from gatewise.engine.setting import AnyMetric, Memory, Setting
+from gatewise.engine.sparse import SparseEngine
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.abilities import Ability
 from gatewise.models.model import Model
@@ -296,8 +295,8 @@ def _measured(
     graph = setting.graph
     sizes = sorted({len(circuit) for circuit in circuits}) if random_circuits else []
     random = [graph.random_circuit(n, seed=seed * 1_000 + i) for n in sizes for i in range(random_circuits)]
-    to_run = [graph.full(), graph.empty(), *circuits, *random]
-    return _measures(setting, [circuit for one in to_run for circuit in (one, ~one)], shard)
+    both = [circuit for one in (*circuits, *random) for circuit in (one, ~one)]
+    return _measures(setting, [graph.full(), graph.empty(), *both], shard)
 
 
 def _summarised(
@@ -312,7 +311,6 @@ def _summarised(
     found = iter(together)
     sizes = sorted({len(circuit) for circuit in chosen}) if random_circuits else []
     full, empty = next(found), next(found)
-    next(found), next(found)  # the empty circuit and its complement: the same again
     results = [(next(found), next(found)) for _ in chosen]
     baselines = {size: [(next(found), next(found)) for _ in range(random_circuits)] for size in sizes}
     return Evaluations(
@@ -345,10 +343,10 @@ def _measures(setting: Setting, circuits: Sequence[Circuit], shard: tuple[int, i
         for index, batch in batches:
             prepared = setting.intervention(batch)
             reference = log_probabilities(prepared.reference_logits)
-            engine = DenseEngine(setting.model, prepared)
+            engine = SparseEngine(setting.model, prepared)
             rows = []
             for circuit in circuits:
-                logits = engine.logits(dense_mask(setting.model, circuit))
+                logits = engine.logits(circuit)
                 found = log_probabilities(logits)
                 values = {
                     "kl_from_full": kl_divergence(reference, found),

@@ -23,11 +23,10 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.circuits import dense_mask
-from gatewise.engine.dense import DenseEngine
 from gatewise.engine.effects import Effects, edge_effects
 from gatewise.engine.runs import Ablation
 from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.sparse import SparseEngine
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.evaluations import Behaviour, evaluate, share_between
 from gatewise.models.model import Model
@@ -234,9 +233,9 @@ def subset_divergence(
     batches = setting.batches()
     with progress_bar("incompleteness", len(subsets) * len(batches)) as bar:
         for batch in batches:
-            engine = DenseEngine(model, setting.intervention(batch))
+            engine = SparseEngine(model, setting.intervention(batch))
             for place, subset in enumerate(subsets):
-                p, q = (log_probabilities(engine.logits(dense_mask(model, c - subset))) for c in (circuit, full))
+                p, q = (log_probabilities(engine.logits(c - subset)) for c in (circuit, full))
                 total[place] += float(kl_divergence(p, q).sum())
                 bar.advance()
     return total / len(setting)

@@ -17,11 +17,10 @@ from typing import Literal
 import torch
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.circuits import dense_mask
-from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import divergence_between
 from gatewise.engine.removals import Removal, kl_changes
 from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.sparse import SparseEngine
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.logic.gates import Gates
@@ -167,9 +166,9 @@ def _qualities(setting: Setting, circuits: list[Circuit]) -> list[Quality]:
     model = setting.model
     sums = torch.zeros(2, len(circuits), dtype=torch.float64)
     for batch in setting.batches():
-        engine = DenseEngine(model, setting.intervention(batch))
+        engine = SparseEngine(model, setting.intervention(batch))
         full, inside, outside = (
-            torch.stack([engine.residual(dense_mask(model, circuit)) for circuit in some])
+            torch.stack([engine.residual(circuit) for circuit in some])
             for some in ([model.graph.full()], circuits, [~circuit for circuit in circuits])
         )
         full = full.expand_as(inside)

@@ -40,16 +40,12 @@ class Model:
         return softcapped(F.linear(self.final_norm(x), self.head), self.softcap)
 
     @property
-    def _first_weight(self) -> Tensor:
-        return next(iter(self.tensors().values()))
-
-    @property
     def device(self) -> torch.device:
-        return self._first_weight.device
+        return self.head.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._first_weight.dtype
+        return self.head.dtype
 
     @property
     def d_model(self) -> int:

@@ -1,0 +1,162 @@
+"""The sparse engine: a circuit by what differs from no edges and from all edges.
+
+Circuits people look at have few edges, or lack few. So a port's input is either that without edges plus what its few
+kept edges carry, or the whole stream less what its few removed edges carry. Ports with nothing of their own share their
+input, and so queries, keys and values; nodes that read nothing new, or that nothing reads, are not run at all. The
+dense engine is the slow twin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.engine.routes import DEAD, LAST, WIDE, all_liveness
+from gatewise.engine.runs import Intervention
+from gatewise.models.model import Model
+from gatewise.models.parts import KINDS, Attention, JointHeadNorm, Kind
+
+
+@dataclass(frozen=True, eq=False)
+class _Reads:
+    """What the ports of a stage read."""
+
+    index: int
+    base: Tensor  # without any edge [example, window, d]
+    stream: Tensor  # with all edges
+    senders: Tensor  # which move
+    weights: Tensor  # [port of the stage, sender]: 1 is added to the base, -1 taken from the stream
+    many: Tensor  # [port of the stage] of bool: whether its weights are for the stream
+
+
+class SparseEngine:
+    """Runs circuits on one prepared batch."""
+
+    def __init__(self, model: Model, intervention: Intervention) -> None:
+        self.model, self.on = model, intervention
+        shape = (len(model.graph.senders), *intervention.sources.shape[1:])
+        self._delta = intervention.sources.new_zeros(shape)  # current - other of every sender that moves
+        self._unmoved: dict[tuple[int, Kind], Tensor] = {}  # queries, keys and values without any edge
+
+    def logits(self, circuit: Circuit) -> Tensor:
+        """Logits of the circuit at the last position. [example, vocabulary]"""
+        return self.model.unembed(self.residual(circuit))
+
+    @torch.no_grad()
+    def residual(self, circuit: Circuit) -> Tensor:
+        """The residual that is unembedded at the last position. [example, d]"""
+        model, on, graph = self.model, self.on, self.model.graph
+        sources = graph.sender_slices[0]
+        kept = graph.matrix(circuit.mask.cpu())
+        live = torch.tensor(all_liveness(model, kept))
+        moves = live != DEAD  # which senders matter, and differ from the other run
+        torch.sub(on.sources, on.other[sources], out=self._delta[sources])
+        total = self._delta[moves[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
+        totals = {sources.stop: total}  # by the number of senders that have written
+        for index in range(len(model.stages)):
+            nodes, reads = graph.sender_slices[index + 1], graph.stages[index + 1].reads
+            if on.is_run:
+                moves[nodes] &= self._reached(index, kept[:, :reads] & moves[:reads])
+            if bool(moves[nodes].any()):
+                where = live[nodes] * moves[nodes]
+                total = total + self._run(self._reads(index, kept, moves, totals[reads]), where)
+            totals[nodes.stop] = total
+        return self._inputs(self._reads(len(model.stages), kept, moves, total), torch.tensor([0]), 1)[0, :, 0]
+
+    def _reached(self, index: int, moving: Tensor) -> Tensor:
+        """Which nodes of a stage read something that moves. moving: kept edges from senders that do [port, sender]"""
+        graph = self.model.graph
+        nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
+        reached = moving[ports].any(dim=1).reshape(-1, nodes.stop - nodes.start).any(dim=0)
+        return reached.any() if len(self.model.siblings(nodes.start)) > 1 else reached
+
+    def _reads(self, index: int, kept: Tensor, moves: Tensor, total: Tensor) -> _Reads:
+        stage, base = self.model.graph.stages[index + 1], self.on.base[index]
+        senders = moves[: stage.reads].nonzero().flatten()
+        rows = kept[self.model.graph.port_slices[index + 1]][:, senders].to(torch.int8)
+        many = rows.sum(dim=1) * 2 > len(senders)
+        return _Reads(index, base, base + total, senders, rows - many[:, None].to(torch.int8), many)
+
+    def _inputs(self, reads: _Reads, ports: Tensor, columns: int) -> Tensor:
+        """Inputs of these ports of a stage at the last columns. [port, example, column, d]"""
+        base, stream = reads.base[:, -columns:], reads.stream[:, -columns:]
+        x = torch.stack([stream if many else base for many in reads.many[ports].tolist()])
+        weights = reads.weights[ports]
+        used = weights.any(dim=0).nonzero().flatten()
+        if not len(used):
+            return x
+        if columns == self.on.layout.window and len(used) * 2 > int(reads.senders[-1]) + 1:  # no need to gather them
+            weights = weights.new_zeros(len(ports), int(reads.senders[-1]) + 1).index_copy_(1, reads.senders, weights)
+            carried = self._delta[: weights.shape[1]]
+        else:
+            weights = weights[:, used]
+            carried = self._delta[:, :, -columns:][reads.senders[used].to(x.device)]
+        return torch.addmm(x.flatten(1), weights.to(x), carried.flatten(1)).reshape(x.shape)
+
+    def _run(self, reads: _Reads, where: Tensor) -> Tensor:
+        """Run the nodes of a stage where they matter, into `_delta`; return its sum. [example, window, d]"""
+        part, first = self.model.stages[reads.index], self.model.graph.sender_slices[reads.index + 1].start
+        total = torch.zeros_like(reads.base)
+        for place, columns in ((LAST, 1), (WIDE, self.on.layout.window)):
+            chosen = (where == place).nonzero().flatten()
+            if not len(chosen):
+                continue
+            if isinstance(part, Attention):
+                out = self._heads(part, reads, chosen, columns)
+            else:
+                out = part(self._inputs(reads, chosen, columns), chosen.tolist())
+            for sender, now in zip((chosen + first).tolist(), out, strict=True):
+                delta = self._delta[sender]
+                torch.sub(now, self.on.other[sender][:, -columns:], out=delta[:, -columns:])
+                delta[:, :-columns] = 0
+                total[:, -columns:] += delta[:, -columns:]
+        return total
+
+    def _heads(self, part: Attention, reads: _Reads, heads: Tensor, columns: int) -> Tensor:
+        """What these heads write at the last columns. [head, example, column, d]"""
+        layout, prefix = self.on.layout, self.on.prefix[reads.index]
+        window, whole, chosen = layout.window, len(heads) == part.n_heads, heads.to(self._delta.device)
+        if isinstance(part.q_norm, JointHeadNorm):  # no head can be computed alone, and all move together
+            return part(self._inputs(reads, torch.arange(len(reads.many)), window), layout, prefix)[:, :, -columns:]
+        q, k, v = (self._projected(part, reads, heads, kind, columns if kind == "q" else window) for kind in KINDS)
+        prefix = part.prefix_per_head(prefix)
+        if prefix is not None and not whole:
+            prefix = (prefix[0][chosen], prefix[1][chosen])
+        z = part.attend(q, k, v, layout, prefix)
+        return part.joined(part.shares(z, None if whole else chosen))
+
+    def _projected(self, part: Attention, reads: _Reads, heads: Tensor, kind: Kind, columns: int) -> Tensor:
+        """Queries, keys or values of these heads at the last columns. [head, example, column, dimension]"""
+        layout, device = self.on.layout, self._delta.device
+        ports = heads if self.model.graph.qkv == "merged" else heads + part.n_heads * KINDS.index(kind)
+        own, many = reads.weights[ports].any(dim=1), reads.many[ports]
+        parts = []  # which of the heads, and their values
+        if bool(own.any()):
+            x = self._inputs(reads, ports[own], columns)
+            parts.append((own, part.project(kind, x, layout, heads[own].to(device))))
+        full = many & ~own
+        if bool(full.any()):
+            x, chosen = reads.stream[None, :, -columns:], heads[full].to(device)
+            if len(chosen) * 2 > part.n_heads:  # keys and values once for each group
+                parts.append((full, part.per_head(part.project(kind, x, layout))[chosen]))
+            else:
+                parts.append((full, part.project(kind, x, layout, chosen)))
+        bare = ~many & ~own
+        if bool(bare.any()):
+            parts.append((bare, self._without_edges(part, reads, kind)[heads[bare].to(device)][:, :, -columns:]))
+        if len(parts) == 1:
+            return parts[0][1]
+        found = parts[0][1].new_empty(len(heads), *parts[0][1].shape[1:])
+        for which, values in parts:
+            found[which.to(device)] = values
+        return found
+
+    def _without_edges(self, part: Attention, reads: _Reads, kind: Kind) -> Tensor:
+        """Queries, keys or values of all heads that read no edge. [head, example, window, dimension]"""
+        key = (reads.index, kind)
+        if key not in self._unmoved:
+            self._unmoved[key] = part.per_head(part.project(kind, reads.base[None], self.on.layout))
+        return self._unmoved[key]
