@@ -7,7 +7,8 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.errors import GatewiseError
-from gatewise.logic.discovery import find_interactions
+from gatewise.logic.discovery import find_interactions, interactions_at
+from gatewise.logic.gates import split_gates
 from gatewise.logic.interactions import interaction
 from gatewise.models.planted_kinds import planted_kind
 
@@ -44,6 +45,20 @@ def test_groups_are_made_of_the_edges_asked_for() -> None:
         frozenset({"A6->B"}),
     }
     assert found.label == "AND"
+
+
+def test_receivers_are_tested_by_their_ports_or_by_what_each_direction_found() -> None:
+    model = small_model("gpt2", dtype=torch.float64)
+    ns, dn = (model.graph.random_circuit(60, seed=seed) for seed in (1, 2))
+    found = interactions_at(model, PAIRS, split_gates(ns, dn), ["a1.h2", "m1"], confirm=1)
+    by_receiver = {one.receiver: one for one in found.tested}
+    head, mlp = by_receiver["a1.h2"], by_receiver["m1"]
+    expected = interaction(model, PAIRS, "a1.h2", {"Q": "<q>", "K": "<k>", "V": "<v>"}, confirm=False)
+    torch.testing.assert_close(head.table, expected.table, atol=1e-9, rtol=0)
+    into = [edge for edge in model.graph.edges if edge.endswith("->m1")]
+    assert set(mlp.groups["Ns only"]) == {edge for edge in into if edge in ns and edge not in dn}
+    assert set(mlp.groups["Dn only"]) == {edge for edge in into if edge in dn and edge not in ns}
+    assert sum(one.confirmed is not None for one in found.tested) <= 1
 
 
 def test_refusals() -> None:

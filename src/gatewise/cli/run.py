@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gatewise.evaluation.judgement import Remark
+    from gatewise.logic.interactions import Interaction
     from gatewise.report.data import Command
     from gatewise.report.investigation import Investigation
 
+_GATES_SHOWN = 4
 _MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
 
 
@@ -151,8 +154,8 @@ def _show(found: Investigation, files: list[Path], command: Command) -> None:
     )
     for remark in (*doubts(found), *facts(found)):
         _print(console, remark)
-    for gate in sorted(found.gates, key=lambda one: -len(one.edges))[:3]:
-        console.print(Padding(Text(f"{gate.type:5} {_short(repr(gate), console.width - 14)}", style="dim"), (0, 4)))
+    for gate in list(found.interactions or ())[:_GATES_SHOWN]:
+        console.print(Padding(Text(_gate_line(gate), style="dim"), (0, 4)))
     console.print(Text("Can I trust it?", style="bold"))
     for remark in trust(found):
         _print(console, remark)
@@ -170,5 +173,13 @@ def _print(console: Console, remark: Remark) -> None:
     console.print(Padding(text, (0, 2)))
 
 
-def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 4] + " ..."
+def _gate_line(gate: Interaction) -> str:
+    """How each group acts, by the interval of its gate index, and the largest interaction."""
+    names, size = gate.interaction
+    indices = {name: index for name, index in gate.intervals["gamma"].items() if not math.isnan(index.value)}
+    acts = [
+        f"{name} {gate.group_labels[name]} ({one.value:+.2f}, {one.low:+.2f} to {one.high:+.2f})"
+        for name, one in indices.items()
+    ]
+    stands = "" if gate.confirmed is None else ", confirmed" if gate.confirmed else ", not confirmed"
+    return f"{gate.receiver}: {', '.join(acts)}; {' x '.join(sorted(names))} {size.value:+.2f} of the margin{stands}"

@@ -180,23 +180,19 @@ class Setting:
         """Refuse circuits of another graph."""
         check_circuits(self.model, circuits)
 
-    @cached_property
-    def _sound(self) -> bool:
-        """Whether weights and outputs are finite; an error if they are not."""
-        model = self.model
-        for name, tensor in model.tensors().items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise GatewiseError(f"the weight {name!r} of {model.name} holds NaN or infinity; load sound weights.")
-        for side in SIDES:
-            if not bool(torch.isfinite(Setting(model, self.pairs[:1]).last_logits(side)).all()):
-                raise GatewiseError(
-                    f"{model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'."
-                )
-        return True
-
     def check_sound(self) -> None:
         """Refuse weights and outputs that are not finite, before a search; looked at once."""
-        assert self._sound
+        self.model.check_finite()
+        assert self._outputs_finite
+
+    @cached_property
+    def _outputs_finite(self) -> bool:
+        for side in SIDES:
+            if not bool(torch.isfinite(Setting(self.model, self.pairs[:1]).last_logits(side)).all()):
+                raise GatewiseError(
+                    f"{self.model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'."
+                )
+        return True
 
     def last_logits(self, side: SideName = "clean") -> Tensor:
         """Logits of the whole model at the last position of one side. [example, vocabulary]"""

@@ -18,7 +18,9 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine.receivers import LOGITS, Batches
 from gatewise.engine.runs import check_circuits
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import GateType
 from gatewise.logic import dividends as tables
+from gatewise.logic.gates import Gates
 from gatewise.logic.groups import cluster, strongest_edges
 from gatewise.logic.interactions import (
     FLOOR,
@@ -27,6 +29,7 @@ from gatewise.logic.interactions import (
     Rest,
     check,
     confirmed,
+    find_node,
     gate_of_masks,
     in_context,
     measure,
@@ -43,6 +46,7 @@ GROUPINGS: tuple[GroupsBy, ...] = ("ports", "partners")
 MOST_RECEIVERS = 20  # that are tested in each way of grouping
 _CONTEXTS: tuple[Rest, ...] = ("corrupted", "clean")
 _TIE = 1e-9  # shares that differ by less are equal
+_DIRECTIONS: dict[GateType, str] = {"AND": "Ns only", "OR": "Dn only", "ADDER": "both"}
 _PORT_NAMES = {"q": "Q", "k": "K", "v": "V"}
 
 
@@ -110,7 +114,33 @@ def find_interactions(
     gates, looked_at = _candidates(on, of, groupings, most, floor, seed)
     if not gates:
         return Interactions((), (), looked_at)
-    on = Batches(model, held_out, circuit, memory)
+    return _tested(Batches(model, held_out, circuit, memory), gates, looked_at, len(gates) if confirm else 0, floor)
+
+
+def interactions_at(
+    model: Model,
+    pairs: Pairs,
+    gates: Gates,
+    receivers: Sequence[str],
+    *,
+    confirm: int = MOST_RECEIVERS,
+    floor: float = FLOOR,
+    memory: int | str | None = None,
+) -> Interactions:
+    """Test these receivers in the whole model: the ports of heads, and what each direction found of other nodes' edges.
+
+    Nothing is searched for, so that all pairs may serve as a test. confirm: how many of the largest interactions are
+    looked for in the margin of the whole model.
+    """
+    check(model, pairs, None)
+    on = Batches(model, pairs, None, memory)
+    nodes = [find_node(model.graph, name) for name in receivers]
+    masks = {node: _port_masks(on, node) if len(_ports(on, node)) > 1 else _by_direction(gates, node) for node in nodes}
+    several = [gate_of_masks(model.graph, node, groups) for node, groups in masks.items() if len(groups) > 1]
+    return _tested(on, several, len(nodes), confirm, floor) if several else Interactions((), (), len(nodes))
+
+
+def _tested(on: Batches, gates: Sequence[Candidate], looked_at: int, confirm: int, floor: float) -> Interactions:
     found, total = measure(on, gates)
     tested = [
         Interaction(gate.receiver, gate.groups, gate.rest, table, total, floor=floor)
@@ -120,10 +150,9 @@ def find_interactions(
     gates, tested = [gates[place] for place in order], [tested[place] for place in order]
     passed = discoveries([one.p for one in tested])
     stands = [ok and abs(one.interaction[1].value) > floor for ok, one in zip(passed, tested, strict=True)]
-    if confirm:
-        places = [place for place, ok in enumerate(stands) if ok]
-        for place, one in zip(places, confirmed(on, [(gates[i], tested[i]) for i in places]), strict=True):
-            tested[place] = one
+    places = [place for place, ok in enumerate(stands) if ok][:confirm]
+    for place, one in zip(places, confirmed(on, [(gates[i], tested[i]) for i in places]), strict=True):
+        tested[place] = one
     return Interactions(tuple(tested), tuple(stands), looked_at)
 
 
@@ -139,8 +168,9 @@ def _candidates(
     edges = {node: mask for node, mask in edges.items() if int(mask.sum()) > 1}
     gates = []
     if "ports" in groupings:
-        several = [_by_port(on, node, mask) for node, mask in edges.items() if int(mask.any(dim=1).sum()) > 1]
-        gates += _largest(on, several, most, floor)
+        several = {node: mask for node, mask in edges.items() if int(mask.any(dim=1).sum()) > 1}
+        found = [gate_of_masks(graph, node, _port_masks(on, node, mask), on.circuit) for node, mask in several.items()]
+        gates += _largest(on, found, most, floor)
     if "partners" in groupings:
         gates += _largest(on, _by_partners(on, edges, most, seed), most, floor)
     return gates, len(edges)
@@ -151,15 +181,24 @@ def _ports(on: Batches, node: int) -> list[int]:
     return [len(graph.ports) - 1] if node == LOGITS else list(graph.ports_of_sender[node])
 
 
-def _by_port(on: Batches, node: int, edges: Tensor) -> Candidate:
-    """Each port of a head as a group."""
+def _port_masks(on: Batches, node: int, edges: Tensor | None = None) -> dict[str, Tensor]:
+    """Each port of a head as a group: of these edges, or of all. [port, sender] of bool"""
     groups = {}
+    edges = next(iter(on)).kept[_ports(on, node)] if edges is None else edges
     for place, port in enumerate(_ports(on, node)):
         mask = torch.zeros_like(edges)
         mask[place] = edges[place]
         if bool(mask.any()):
             groups[_PORT_NAMES[on.model.graph.ports[port][-2]]] = mask
-    return gate_of_masks(on.model.graph, node, groups, on.circuit)
+    return groups
+
+
+def _by_direction(gates: Gates, node: int) -> dict[str, Tensor]:
+    """The edges that noising alone found, that denoising alone found, and that both did. [port, sender] of bool"""
+    graph = gates.graph
+    ports = [len(graph.ports) - 1] if node == LOGITS else list(graph.ports_of_sender[node])
+    masks = {_DIRECTIONS[kind]: graph.matrix(circuit.mask)[ports] for kind, circuit in gates.by_type.items()}
+    return {name: mask for name, mask in masks.items() if bool(mask.any())}
 
 
 def _by_partners(on: Batches, edges: dict[int, Tensor], most: int, seed: int) -> list[Candidate]:

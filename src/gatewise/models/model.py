@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
+from gatewise.errors import GatewiseError
 from gatewise.models.parts import Attention, Pointwise, softcapped
 from gatewise.notebook import card
 
@@ -57,6 +58,17 @@ class Model:
         stage, nodes = self.stages[index - 1] if index else None, self.graph.sender_slices[index]
         coupled = isinstance(stage, Attention) and stage.joint_norm is not None
         return range(nodes.start, nodes.stop) if coupled else range(node, node + 1)
+
+    def check_finite(self) -> None:
+        """Refuse weights that are not finite; looked at once."""
+        if self._not_finite is not None:
+            raise GatewiseError(
+                f"the weight {self._not_finite!r} of {self.name} holds NaN or infinity; load sound weights."
+            )
+
+    @cached_property
+    def _not_finite(self) -> str | None:
+        return next((name for name, one in self.tensors().items() if not bool(torch.isfinite(one).all())), None)
 
     @cached_property
     def fingerprint(self) -> str:

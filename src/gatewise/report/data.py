@@ -14,7 +14,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.evaluation.judgement import faithful
 from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, TESTED_LABELS
-from gatewise.logic.truth import TruthTable
+from gatewise.logic.truth import MEASURES, TruthTable
 from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def tables_data(found: Investigation) -> list[dict[str, Any]]:
             "receiver": table.receiver,
             "edges": list(table.edges),
             "others": table.context,
-            "effects": dict(zip(("receiver", "margin", "kl"), table.effects.mean(dim=-1).tolist(), strict=True)),
+            "effects": dict(zip(MEASURES, table.effects.mean(dim=-1).tolist(), strict=False)),
             "interplay": table.interplay,
             "interval": list(table.interval),
             "label": table.label,
@@ -152,7 +152,6 @@ def _page_tables(tables: Sequence[TruthTable], by_name: dict[str, int]) -> list[
                     "edges": [by_name[edge] for edge in table.edges],
                     "others": table.context,
                     "receiver": [_digits(value, 4) for value in means[0].tolist()],
-                    "margin": [_digits(value, 4) for value in means[1].tolist()],
                     "t": _digits(table.interplay, 3),
                     "interval": [_digits(value, 3) for value in table.interval],
                     "label": table.label,

@@ -15,9 +15,10 @@ from gatewise.engine.runs import Direction
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import Evaluations, evaluate
 from gatewise.gate_types import TestedLabel
-from gatewise.logic.discovery import Interactions
+from gatewise.logic.discovery import Interactions, interactions_at
 from gatewise.logic.find import Agreement, label_agreement
 from gatewise.logic.gates import Gates, split_gates
+from gatewise.logic.interactions import FEWEST
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
 from gatewise.methods.contract import Method, SearchDirection
 from gatewise.methods.registry import check_directed, find_method
@@ -37,6 +38,8 @@ CIRCUITS = ("ns|dn", *SEARCHES)  # what is drawn and measured; ns|dn is the unio
 _SMALLEST = 16  # edges of the smallest circuit of the slider
 _TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
+_GATE_PAIRS = 16  # held-out pairs for gates of groups
+_GATE_HEADS, _GATE_OTHERS, _CONFIRMED = 20, 5, 6
 _CALIBRATED = 24  # edges per direction
 _NODES, _NODE_PROMPTS = 100, 3  # whose doing is shown, and on how many prompts
 
@@ -147,6 +150,7 @@ def investigate(
         all_gates,
         shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)),
         used_up=task.used_up,
+        interactions=_interactions(model, task, gates, all_gates, memory),
     )
 
 
@@ -169,9 +173,24 @@ def _tested(
     model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
 ) -> tuple[tuple[TruthTable, ...], dict[str, TestedLabel], Agreement]:
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
-    tables = truth_tables(model, task.train[:_TESTED_PAIRS], gates.sound, of=chosen, memory=memory)
+    pairs = task.train[:_TESTED_PAIRS]
+    tables = truth_tables(model, pairs, gates.sound, of=chosen, measures=("receiver",), memory=memory)
     tested = labels_by_test(tables)
     return tuple(tables), tested, label_agreement(gates, tested)
+
+
+def _interactions(
+    model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
+) -> Interactions | None:
+    """The ports of the strongest heads and the edges into the strongest other nodes, on held-out pairs."""
+    pairs = task.test[:_GATE_PAIRS]
+    if len(pairs) < FEWEST:
+        return None
+    graph, strongest = gates.graph, strongest_nodes(gates, len(gates.graph.senders))
+    ports = {name: len(graph.ports_of_sender[graph.senders.index(name)]) for name in strongest}
+    heads, others = [name for name in strongest if ports[name] > 1], [name for name in strongest if ports[name] == 1]
+    chosen = [*heads, *others] if all_gates else [*heads[:_GATE_HEADS], *others[:_GATE_OTHERS]]
+    return interactions_at(model, pairs, gates, [*chosen, "logits"], confirm=_CONFIRMED, memory=memory)
 
 
 def _stability(

@@ -1,0 +1,49 @@
+"""The sparse engine against its dense twin, where it saves most: few edges, few missing, last positions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import ARCHITECTURES, random_pairs, small_model
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.engine.circuits import dense_mask
+from gatewise.engine.dense import DenseEngine
+from gatewise.engine.routes import all_liveness, liveness
+from gatewise.engine.setting import Setting
+from gatewise.engine.sparse import SparseEngine
+from gatewise.models.model import Model
+
+
+def circuits_of(model: Model) -> list[Circuit]:
+    """All sizes from both ends, and circuits that leave whole nodes, ports and positions out."""
+    graph = model.graph
+    few = [graph.random_circuit(n, seed=n) for n in (1, 5, 20, graph.n_edges // 4, graph.n_edges // 2)]
+    queries = graph.circuit([edge for edge in graph.edges if edge.endswith(("<q>", "logits"))])
+    direct = graph.circuit([edge for edge in graph.edges if edge.endswith("->logits")])
+    found = [*few, queries, direct, graph.full()]
+    return [circuit for one in found for circuit in (one, ~one)]
+
+
+@pytest.mark.parametrize("ablation", ["interchange", "mean"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_is_the_dense_engine(architecture: str, ablation: str) -> None:
+    model = small_model(architecture, dtype=torch.float64)
+    setting = Setting(model, random_pairs(lengths=(7, 5, 6), same=(2, 1, 3)), ablation=ablation)  # type: ignore[arg-type]
+    batch = setting.batches()[0]
+    directions = ("ns", "dn") if ablation == "interchange" else ("ns",)
+    for direction in directions:
+        on = setting.intervention(batch, direction)  # type: ignore[arg-type]
+        sparse, dense = SparseEngine(model, on), DenseEngine(model, on)
+        for circuit in circuits_of(model):  # one engine for all: nothing of one circuit may stay for the next
+            expected = dense.residual(dense_mask(model, circuit))
+            torch.testing.assert_close(sparse.residual(circuit), expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "neox", "gemma2"])
+def test_liveness_of_all_is_that_of_each(architecture: str) -> None:
+    model = small_model(architecture)
+    for circuit in circuits_of(model):
+        kept = model.graph.matrix(circuit.mask)
+        known = all_liveness(model, kept)
+        assert known == [liveness(model, kept, node, known) for node in range(len(known))]
