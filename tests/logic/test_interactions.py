@@ -13,6 +13,7 @@ from small_models import random_pairs, small_model
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.logic.interactions import Interaction, interaction
 from gatewise.models.model import Model
@@ -251,3 +252,12 @@ def test_refusals() -> None:
     refused("rest is", rest="both")
     refused("'rest' is the name", groups={"rest": "<k>"}, rest="player")
     refused("tells apart", pairs=Pairs.from_tokens([[1, 2]] * 8, [[1, 2]] * 8, [3] * 8, [4] * 8))
+
+
+def test_a_setting_stands_for_model_and_pairs() -> None:
+    model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4) * 5)
+    setting = Setting(model, pairs)
+    expected = interaction(model, pairs, "a1.h2", HEAD)
+    torch.testing.assert_close(interaction(setting, None, "a1.h2", HEAD).table, expected.table, atol=0, rtol=0)
+    with pytest.raises(GatewiseError, match="between two runs, and zero ablation has one"):
+        interaction(Setting(model, pairs, ablation="zero"), None, "a1.h2", HEAD)

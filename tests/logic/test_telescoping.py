@@ -23,7 +23,7 @@ PAIRS = random_pairs(lengths=(6, 4) * 4)
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_parts_sum_to_the_difference_of_scores_which_are_those_of_eap(architecture: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
-    on = Batches(model, PAIRS, memory=400_000)
+    on = Batches(Setting(model, PAIRS, memory=400_000))
     arising, scores = local_and_downstream(on)
     torch.testing.assert_close(arising.sum(dim=0), scores[0] - scores[1], atol=1e-9, rtol=0)
     total = sum(float((receivers.margins[0] - receivers.margins[1]).sum()) for receivers in on)

@@ -8,6 +8,7 @@ from small_models import random_pairs, small_model
 
 import gatewise as gw
 from gatewise.engine.receivers import Receivers
+from gatewise.engine.setting import Batch, Setting
 from gatewise.report.evidence import edge_strength, strongest_nodes
 from gatewise.report.investigation import Investigation
 from gatewise.report.nodes import shown_nodes
@@ -57,7 +58,7 @@ def test_words_are_the_largest_and_worth_is_the_gradient_times_the_change() -> N
     values = [value for _, value in one.promoted["clean"]]
     assert values == sorted(values, reverse=True)
     assert values[0] >= one.right["clean"] >= one.suppressed["clean"][0][1]
-    on = Receivers(model, pairs)
+    on = Receivers(Setting(model, pairs), Batch(0, pairs))
     sender = model.graph.find_sender("m1")
     assert sender is not None
     expected = float((on.gradient(sender) * on.delta[sender]).sum() / (on.margins[0] - on.margins[1]).mean())

@@ -23,16 +23,17 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.batches import batches, bytes_per_example, parse_bytes, window_of
+from gatewise.engine.batches import bytes_per_example, window_of
 from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.incremental import ROW_BYTES
 from gatewise.engine.metrics import residual_values
 from gatewise.engine.routes import kinds_of
-from gatewise.engine.runs import BothRuns, Run, bases, both_runs
+from gatewise.engine.runs import BothRuns, Run, bases
+from gatewise.engine.setting import Batch, Setting
+from gatewise.engine.stream import walk
 from gatewise.models.model import Model
 from gatewise.models.parts import KINDS, Attention, KeysValues, Kind
-from gatewise.tasks.pairs import Pairs
 
 Side = Literal["clean", "corrupted"]
 LOGITS = -1  # as a node
@@ -42,11 +43,12 @@ _SIDES: tuple[Side, ...] = ("corrupted", "clean")
 class Receivers:
     """Both runs of one batch, and every node's output under any choice of its clean edges."""
 
-    def __init__(self, model: Model, pairs: Pairs, circuit: Circuit | None = None) -> None:
+    def __init__(self, setting: Setting, batch: Batch, circuit: Circuit | None = None) -> None:
+        model = setting.model
         self.model, self.graph = model, model.graph
-        self.runs = both_runs(model, pairs)
+        self.runs = setting.runs(batch, keep=False)
         self.layout = self.runs.layout
-        self.margin = residual_values(model, pairs)
+        self.margin = residual_values(model, batch.pairs, setting.value)
         self.kept = (self.graph.edge_index >= 0) if circuit is None else self.graph.matrix(circuit.mask)
         self.base = bases(model, self.runs.corrupted.outputs)
         if circuit is None:
@@ -174,20 +176,20 @@ class Receivers:
         outputs: [writer, row, example, window, d], as `outputs` gives them.
         """
         graph, run = self.graph, self.runs.clean if side == "clean" else self.runs.corrupted
-        inputs = bases(self.model, run.outputs)
-        first = graph.stage_of_sender[node]
-        current = outputs.sum(dim=0) - run.outputs[self.model.siblings(node)].sum(dim=0)
-        changed = {graph.sender_slices[first].stop: current}  # by the number of senders that have written
-        for index in range(first + 1, len(graph.stages) - 1):
-            if graph.stages[index].reads in changed:
-                x = inputs[index - 1] + changed[graph.stages[index].reads]
-                current = (
-                    current
-                    + _written(self.model, self.runs, index, x)
-                    - run.outputs[graph.sender_slices[index]].sum(dim=0)
-                )
-            changed[graph.sender_slices[index].stop] = current
-        return self.margin(inputs[-1][:, -1] + current[:, :, -1])
+        inputs, first = bases(self.model, run.outputs), self._stage(node) - 1
+        nothing = outputs.new_zeros(())
+
+        def write(index: int, change: Tensor) -> Tensor:
+            """The change of what a stage writes together."""
+            if index == first:
+                return outputs.sum(dim=0) - run.outputs[self.model.siblings(node)].sum(dim=0)
+            if graph.stages[index + 1].reads <= node:
+                return nothing
+            before = run.outputs[graph.sender_slices[index + 1]].sum(dim=0)
+            return _written(self.model, self.runs, index, inputs[index] + change) - before
+
+        change = walk(self.model, nothing, write, biases=False)[-1]
+        return self.margin(inputs[-1][:, -1] + change[:, :, -1])
 
     @torch.no_grad()
     def outputs(self, node: int, clean: Tensor, siblings: Tensor) -> Tensor:
@@ -277,28 +279,25 @@ class Receivers:
 class Batches:
     """The receivers of all pairs, batch by batch, kept for the next round if all of them fit half of the budget."""
 
-    def __init__(
-        self, model: Model, pairs: Pairs, circuit: Circuit | None = None, memory: int | str | None = None
-    ) -> None:
-        self.model, self.pairs, self.circuit = model, pairs, circuit
-        self._parts = [part for _, part in batches(model, pairs, memory, gradient=True)]
-        needed = len(pairs) * bytes_per_example(model, window_of(pairs), gradient=True)
-        self._fits = 2 * needed <= parse_bytes(memory)
+    def __init__(self, setting: Setting, circuit: Circuit | None = None) -> None:
+        self.setting, self.model, self.circuit = setting, setting.model, circuit
+        needed = len(setting) * bytes_per_example(setting.model, window_of(setting.pairs), gradient=True)
+        self._fits = 2 * needed <= setting.memory
         self._kept: dict[int, Receivers] = {}
 
     def __iter__(self) -> Iterator[Receivers]:
-        for place, part in enumerate(self._parts):
-            found = self._kept.get(place) or Receivers(self.model, part, self.circuit)
+        for batch in self.setting.batches(gradient=True):
+            found = self._kept.get(batch.first) or Receivers(self.setting, batch, self.circuit)
             if self._fits:
-                self._kept[place] = found
+                self._kept[batch.first] = found
             yield found
 
 
 def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
     """The sum of what a stage's nodes write if all their ports read x. [row..., example, window, d]"""
-    stage = model.stages[index - 1]
+    stage = model.stages[index]
     if isinstance(stage, Attention):
-        return stage(x[None], runs.layout, runs.prefix[index - 1]).sum(dim=0)
+        return stage(x[None], runs.layout, runs.prefix[index]).sum(dim=0)
     return stage(x.expand(stage.n_nodes, *x.shape)).sum(dim=0)
 
 
@@ -308,18 +307,16 @@ def _whole_gradients(model: Model, runs: BothRuns, margin: Callable[[Tensor], Te
 
 
 def _stage_gradients(model: Model, runs: BothRuns, run: Run, margin: Callable[[Tensor], Tensor]) -> Tensor:
-    graph = model.graph
-    current = run.outputs[graph.sender_slices[0]].sum(dim=0).requires_grad_(True)
-    residuals, after = {graph.sender_slices[0].stop: current}, [current]
+    written = [run.outputs[model.graph.sender_slices[0]].sum(dim=0).requires_grad_(True)]
+
+    def write(index: int, x: Tensor) -> Tensor:
+        written.append(_written(model, runs, index, x))
+        return written[-1]
+
     with torch.enable_grad():
-        for index in range(1, len(graph.stages) - 1):
-            current = current + _written(model, runs, index, residuals[graph.stages[index].reads])
-            bias = model.stages[index - 1].bias
-            current = current if bias is None else current + bias
-            residuals[graph.sender_slices[index].stop] = current
-            after.append(current)
-        total = margin(current[:, -1]).sum()  # the sum: each example's gradient is its own
-    return torch.stack(torch.autograd.grad(total, after, materialize_grads=True))
+        last = walk(model, written[0], write)[-1]
+        total = margin(last[:, -1]).sum()  # the sum: each example's gradient is its own
+    return torch.stack(torch.autograd.grad(total, written, materialize_grads=True))
 
 
 def _circuit_gradients(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.receivers import LOGITS, Batches
-from gatewise.engine.runs import check_circuits
+from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.logic import dividends as tables
@@ -27,12 +27,12 @@ from gatewise.logic.interactions import (
     Candidate,
     Interaction,
     Rest,
-    check,
     confirmed,
     find_node,
     gate_of_masks,
     in_context,
     measure,
+    setting_of,
 )
 from gatewise.logic.telescoping import local_and_downstream
 from gatewise.models.model import Model
@@ -84,8 +84,8 @@ class Interactions:
 
 
 def find_interactions(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     circuit: Circuit | None = None,
     *,
     test: Pairs | None = None,
@@ -95,48 +95,48 @@ def find_interactions(
     confirm: bool = True,
     floor: float = FLOOR,
     seed: int = 0,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Interactions:
     """The strongest gates of a circuit, or of the whole model, tested on held-out pairs.
 
     test: the held-out pairs; without them the second half of `pairs` is held out. of: only edges of this circuit are
     put into groups, within `circuit` or the model. most: receivers that are tested for each grouping.
     """
-    search, held_out = (pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]) if test is None else (pairs, test)
-    for part in (search, held_out):
-        check(model, part, circuit)
-    if of is not None:
-        check_circuits(model, [of])
+    whole = Setting.of(model, pairs, memory=memory)
+    middle = len(whole) // 2
+    parts = (whole[:middle], whole[middle:]) if test is None else (whole, whole.with_pairs(test))
+    search, held_out = (setting_of(part, None, circuit) for part in parts)
+    search.check_circuits([] if of is None else [of])
     unknown = [one for one in groupings if one not in GROUPINGS]
     if unknown or not groupings:
         raise GatewiseError(f"groupings are {', '.join(GROUPINGS)}; got {', '.join(unknown) or 'none'}.")
-    on = Batches(model, search, circuit, memory)
+    on = Batches(search, circuit)
     gates, looked_at = _candidates(on, of, groupings, most, floor, seed)
     if not gates:
         return Interactions((), (), looked_at)
-    return _tested(Batches(model, held_out, circuit, memory), gates, looked_at, len(gates) if confirm else 0, floor)
+    return _tested(Batches(held_out, circuit), gates, looked_at, len(gates) if confirm else 0, floor)
 
 
 def interactions_at(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     gates: Gates,
     receivers: Sequence[str],
     *,
     confirm: int = MOST_RECEIVERS,
     floor: float = FLOOR,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Interactions:
     """Test these receivers in the whole model: the ports of heads, and what each direction found of other nodes' edges.
 
     Nothing is searched for, so that all pairs may serve as a test. confirm: how many of the largest interactions are
     looked for in the margin of the whole model.
     """
-    check(model, pairs, None)
-    on = Batches(model, pairs, None, memory)
-    nodes = [find_node(model.graph, name) for name in receivers]
+    on = Batches(setting_of(model, pairs, memory=memory))
+    graph = on.model.graph
+    nodes = [find_node(graph, name) for name in receivers]
     masks = {node: _port_masks(on, node) if len(_ports(on, node)) > 1 else _by_direction(gates, node) for node in nodes}
-    several = [gate_of_masks(model.graph, node, groups) for node, groups in masks.items() if len(groups) > 1]
+    several = [gate_of_masks(graph, node, groups) for node, groups in masks.items() if len(groups) > 1]
     return _tested(on, several, len(nodes), confirm, floor) if several else Interactions((), (), len(nodes))
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine.receivers import LOGITS, Batches, Receivers, Side
-from gatewise.engine.runs import check_circuits, check_pairs
+from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.logic import dividends as tables
 from gatewise.models.model import Model
@@ -258,8 +258,8 @@ class Interaction:
 
 
 def interaction(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     receiver: str,
     groups: Groups,
     *,
@@ -268,7 +268,7 @@ def interaction(
     confirm: bool = True,
     floor: float = FLOOR,
     resamples: int = RESAMPLES,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Interaction:
     """Test how groups of edges into one node act together.
 
@@ -276,9 +276,9 @@ def interaction(
     four of them, or one and more with rest="player". rest: what the node's other edges carry. circuit: test within it.
     confirm: also on the margin of the whole model, which costs a run of what follows the node for each set.
     """
-    check(model, pairs, circuit)
-    gate = read_gate(model.graph, receiver, groups, rest, circuit)
-    on = Batches(model, pairs, circuit, memory)
+    setting = setting_of(model, pairs, circuit, memory)
+    gate = read_gate(setting.graph, receiver, groups, rest, circuit)
+    on = Batches(setting, circuit)
     found, total = measure(on, [gate])
     tested = Interaction(gate.receiver, gate.groups, rest, found[0], total, floor=floor, resamples=resamples)
     return confirmed(on, [(gate, tested)])[0] if confirm else tested
@@ -300,13 +300,17 @@ class Candidate:
         return (chosen[:, :, None, None] & self.masks).any(dim=1), chosen[:, -1]
 
 
-def check(model: Model, pairs: Pairs, circuit: Circuit | None) -> None:
-    """Refuse what has no meaning, before any work."""
-    check_pairs(model, pairs)
-    if circuit is not None:
-        check_circuits(model, [circuit])
-    if len(pairs) < FEWEST:
-        raise GatewiseError(f"an interval over pairs needs at least {FEWEST} of them, got {len(pairs)}.")
+def setting_of(
+    model: Model | Setting, pairs: Pairs | None, circuit: Circuit | None = None, memory: Memory = None
+) -> Setting:
+    """What is tested on what; or one line about what has no meaning, before any work."""
+    setting = Setting.of(model, pairs, memory=memory)
+    setting.check_circuits([] if circuit is None else [circuit])
+    if setting.ablation != "interchange":
+        raise GatewiseError(f"gates are tested between two runs, and {setting.ablation} ablation has one; drop it.")
+    if len(setting) < FEWEST:
+        raise GatewiseError(f"an interval over pairs needs at least {FEWEST} of them, got {len(setting)}.")
+    return setting
 
 
 def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: Circuit | None = None) -> Candidate:

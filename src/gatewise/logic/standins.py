@@ -21,13 +21,13 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.batches import batches
-from gatewise.engine.circuits import check_circuits, dense_mask
+from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.metrics import residual_values
-from gatewise.engine.runs import Direction, both_runs, check_pairs
+from gatewise.engine.runs import Direction
+from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
-from gatewise.logic.interactions import check
+from gatewise.logic.interactions import setting_of
 from gatewise.models.model import Model
 from gatewise.models.parts import Norm
 from gatewise.progress import progress_bar
@@ -61,18 +61,17 @@ class Backup:
 
 
 def backups(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     nodes: Sequence[str],
     *,
     most: int = MOST_STAND_INS,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> list[Backup]:
     """For each node the nodes whose score appears most when it is removed, judged by removing both."""
-    check(model, pairs, None)
-    graph = model.graph
-    chosen = [_sender(graph, name) for name in nodes]
-    scores = _node_scores(model, pairs, [None, *chosen], memory)
+    setting = setting_of(model, pairs, memory=memory)
+    chosen = [_sender(setting.graph, name) for name in nodes]
+    scores = _node_scores(setting, [None, *chosen])
     total = abs(float(scores[0].abs().sum())) or 1.0
     found = []
     for node, row in zip(chosen, scores[1:], strict=True):
@@ -81,18 +80,18 @@ def backups(
         for stand_in in grown.topk(min(most, len(grown) - 1)).indices.tolist():
             if float(grown[stand_in]) > 1e-9 * total:
                 found.append((node, stand_in, float(grown[stand_in])))
-    return _judged(model, pairs, found, memory) if found else []
+    return _judged(setting, found) if found else []
 
 
 def complete(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     circuit: Circuit,
     *,
     nodes: Sequence[str] | None = None,
     share: float = 0.01,
     most: int | None = None,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Circuit:
     """The circuit with the edges whose score appears when nodes and gates of it are switched, in either direction.
 
@@ -100,26 +99,28 @@ def complete(
     the margin between the runs that a score has to have; most: edges to add at most, the strongest first. Costs two
     gradients of the whole model for each node and each edge that is switched.
     """
-    check_circuits(model, [circuit])
-    check_pairs(model, pairs)
+    setting = Setting.of(model, pairs, memory=memory)
+    setting.check_circuits([circuit])
+    setting.check_direction("dn")
+    graph = setting.graph
     if not 0 < share < 1:
         raise GatewiseError(f"share is a share of the margin between 0 and 1, got {share}.")
-    chosen = None if nodes is None else {model.graph.senders[_sender(model.graph, node)] for node in nodes}
-    mask, strength = circuit.mask.clone(), torch.zeros(model.graph.n_edges, dtype=torch.float64)
+    chosen = None if nodes is None else {graph.senders[_sender(graph, node)] for node in nodes}
+    mask, strength = circuit.mask.clone(), torch.zeros(graph.n_edges, dtype=torch.float64)
     done: set[_Switch] = set()
     for _ in range(_ROUNDS):
-        switches = _switches(Circuit(model.graph, mask), chosen) - done
+        switches = _switches(Circuit(graph, mask), chosen) - done
         if not switches:
             break
         done |= switches
-        strength = torch.maximum(strength, _appearing(model, pairs, sorted(switches), memory))
+        strength = torch.maximum(strength, _appearing(setting, sorted(switches)))
         mask = mask | (strength >= share)
     added = (mask & ~circuit.mask).nonzero().flatten()
     if most is not None and len(added) > most:
         added = added[strength[added].topk(most).indices]
     final = circuit.mask.clone()
     final[added] = True
-    return Circuit(model.graph, final, circuit.scores, circuit.provenance).with_provenance(completed=len(added))
+    return Circuit(graph, final, circuit.scores, circuit.provenance).with_provenance(completed=len(added))
 
 
 def _switches(circuit: Circuit, nodes: set[str] | None) -> set[_Switch]:
@@ -144,12 +145,13 @@ def _switched(model: Model, switch: _Switch) -> Tensor:
     return mask
 
 
-def _appearing(model: Model, pairs: Pairs, switches: Sequence[_Switch], memory: int | str | None) -> Tensor:
+def _appearing(setting: Setting, switches: Sequence[_Switch]) -> Tensor:
     """The largest |score| of every edge over switches and directions, as a share of the margin. [edge]"""
+    model = setting.model
     sums = torch.zeros(len(_DIRECTIONS), len(switches), model.graph.n_edges, dtype=torch.float64)
     total = 0.0
     with progress_bar("switching gates", len(switches) * len(_DIRECTIONS)) as bar:
-        for bench in _benches(model, pairs, memory):
+        for bench in _benches(setting):
             total += float(bench.difference.sum())
             for direction, place in itertools.product(range(len(_DIRECTIONS)), range(len(switches))):
                 scores = bench.scores(direction, _switched(model, switches[place]))
@@ -158,30 +160,29 @@ def _appearing(model: Model, pairs: Pairs, switches: Sequence[_Switch], memory: 
     return (sums.abs() / abs(total)).amax(dim=(0, 1))
 
 
-def _node_scores(model: Model, pairs: Pairs, switched: Sequence[int | None], memory: int | str | None) -> Tensor:
+def _node_scores(setting: Setting, switched: Sequence[int | None]) -> Tensor:
     """What each sender is worth to first order by noising, with each node switched. [switched, sender]"""
+    model = setting.model
     found = torch.zeros(len(switched), len(model.graph.senders), dtype=torch.float64)
     total = 0.0
-    for bench in _benches(model, pairs, memory):
+    for bench in _benches(setting):
         total += float(bench.difference.sum())
         for place, node in enumerate(switched):
             found[place] += bench.scores(0, _without(model, [] if node is None else [node])).sum(dim=0)
     return found / total
 
 
-def _judged(
-    model: Model, pairs: Pairs, found: Sequence[tuple[int, int, float]], memory: int | str | None
-) -> list[Backup]:
+def _judged(setting: Setting, found: Sequence[tuple[int, int, float]]) -> list[Backup]:
     """Exact margins without the node, without its stand-in, without both."""
-    graph = model.graph
+    model, graph = setting.model, setting.graph
     sets = sorted({(node,) for one in found for node in one[:2]} | {tuple(sorted(one[:2])) for one in found})
     lost: list[Tensor] = []  # of each batch: [final norm free or frozen, set, example]
     differences = []
-    for bench in _benches(model, pairs, memory):
+    for bench in _benches(setting):
         engine = bench.engines[0]
         whole = engine.residual(_without(model, []))
         gone = torch.stack([engine.residual(_without(model, nodes)) for nodes in sets])
-        margins = (bench.margin, residual_values(_frozen(model, whole), bench.pairs))
+        margins = (bench.margin, residual_values(_frozen(model, whole), bench.pairs, setting.value))
         lost.append(torch.stack([margin(whole) - margin(gone) for margin in margins]).cpu())
         differences.append(bench.difference)
     losses, total = torch.cat(lost, dim=-1), torch.cat(differences)
@@ -216,12 +217,13 @@ class _Bench:
         return (gradient.cpu() * mask.cpu()).double()
 
 
-def _benches(model: Model, pairs: Pairs, memory: int | str | None) -> Iterator[_Bench]:
-    for _, part in batches(model, pairs, memory, gradient=True):
-        runs = both_runs(model, part)
-        clean, corrupted = (part.margin(run.logits).double().cpu() for run in (runs.clean, runs.corrupted))
+def _benches(setting: Setting) -> Iterator[_Bench]:
+    model = setting.model
+    for batch in setting.batches(gradient=True):
+        runs = setting.runs(batch)
+        values = [setting.value.value(run.logits, batch.pairs).double().cpu() for run in (runs.clean, runs.corrupted)]
         engines = tuple(DenseEngine(model, runs.intervention(model, one)) for one in _DIRECTIONS)
-        yield _Bench(part, engines, residual_values(model, part), clean - corrupted)
+        yield _Bench(batch.pairs, engines, residual_values(model, batch.pairs, setting.value), values[0] - values[1])
 
 
 def _frozen(model: Model, reference: Tensor) -> Model:

@@ -22,9 +22,9 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine.receivers import LOGITS, Batches, Receivers
-from gatewise.engine.runs import check_circuits
+from gatewise.engine.setting import Memory, Setting
 from gatewise.logic.dividends import gate_index
-from gatewise.logic.interactions import FLOOR, Candidate, check, measure, read_gate
+from gatewise.logic.interactions import FLOOR, Candidate, measure, read_gate, setting_of
 from gatewise.models.model import Model
 from gatewise.notebook import SHOWN, card
 from gatewise.tasks.pairs import Pairs
@@ -64,22 +64,22 @@ class Partners:
 
 
 def partners(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     edge: str,
     *,
     circuit: Circuit | None = None,
     orders: int = ORDERS,
     seed: int = 0,
-    memory: int | str | None = None,
+    memory: Memory = None,
 ) -> Partners:
     """Where and with whom the difference of an edge's Ns and Dn effects arises, within a circuit or the model."""
-    check(model, pairs, circuit)
-    graph, index = model.graph, model.graph.index(edge)
+    setting = setting_of(model, pairs, circuit, memory)
+    graph, index = setting.graph, setting.graph.index(edge)
     port, sender = int(graph.edge_port[index]), int(graph.edge_sender[index])
     gate = read_gate(graph, graph.port_node[port], {"edge": edge}, "player", circuit)
     place = int(gate.masks[0].any(dim=1).nonzero()[0, 0])
-    on = Batches(model, pairs, circuit, memory)
+    on = Batches(setting, circuit)
     (table,), total = measure(on, [gate])
     alone, rest, everything = (table[row].mean() / total.mean() for row in (1, 2, 3))
     arising, scores = local_and_downstream(on)
@@ -123,12 +123,17 @@ class EdgeIndices:
 
 
 def edge_indices(
-    model: Model, pairs: Pairs, of: Circuit, *, circuit: Circuit | None = None, memory: int | str | None = None
+    model: Model | Setting,
+    pairs: Pairs | None,
+    of: Circuit,
+    *,
+    circuit: Circuit | None = None,
+    memory: Memory = None,
 ) -> EdgeIndices:
     """Exact Ns and Dn effects at their receivers of all edges of `of`, in the model or within a circuit."""
-    check(model, pairs, circuit)
-    check_circuits(model, [of])
-    graph, on = model.graph, Batches(model, pairs, circuit, memory)
+    setting = setting_of(model, pairs, circuit, memory)
+    setting.check_circuits([of])
+    graph, on = setting.graph, Batches(setting, circuit)
     chosen = graph.matrix(of.mask)
     effects = torch.zeros(2, len(graph.ports), len(graph.senders), dtype=torch.float64)
     total = 0.0

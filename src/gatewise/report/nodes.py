@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gatewise.engine.receivers import Receivers
 from gatewise.engine.runs import bases
-from gatewise.engine.setting import SIDES, SideName
+from gatewise.engine.setting import SIDES, Batch, Setting, SideName
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention, Norm
 from gatewise.report.examples import token_text
@@ -81,7 +81,8 @@ class ShownNodes:
 def shown_nodes(model: Model, pairs: Pairs, nodes: Sequence[str]) -> ShownNodes:
     """What these nodes do on these pairs. Nodes that write nothing (`logits`) are left out."""
     senders = [place for name in nodes if (place := model.graph.find_sender(name)) is not None]
-    on = [Receivers(model, pairs[i : i + 1]) for i in range(len(pairs))]  # one by one: no padding
+    setting = Setting(model, pairs)
+    on = [Receivers(setting, Batch(i, pairs[i : i + 1])) for i in range(len(pairs))]  # one by one: no padding
     total = torch.stack([(one.margins[0] - one.margins[1]).mean() for one in on]).mean()
     found = [_on_prompt(one, pairs[i : i + 1], senders, total) for i, one in enumerate(on)]
     names = [model.graph.senders[sender] for sender in senders]
