@@ -53,7 +53,7 @@ def main() -> None:
 def split_against_indices(model: gw.Model, task: gw.Task, gates: gw.Gates) -> dict[str, Any]:
     """Rank correlation of the split's index with the exact one, mean index and median local share by label."""
     graph = model.graph
-    arising, scores = (graph.vector(values) for values in local_and_downstream(Batches(model, task.train)))
+    arising, scores = (graph.vector(values) for values in local_and_downstream(Batches(gw.Setting(model, task.train))))
     exact = edge_indices(model, task.test, gates.sound)
     edges = list(exact.edges)
     own, gamma = gate_index(scores[0], scores[1])[edges], exact.gamma(0.0)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         find_interactions,
         interaction,
         partners,
+        replicate,
         split_gates,
         truth_tables,
     )
@@ -65,6 +66,7 @@ _HOME = {
     "load_model": "models",
     "partners": "logic",
     "register_architecture": "models",
+    "replicate": "logic",
     "run_circuit": "engine",
     "run_circuits": "engine",
     "score_edges": "methods",
@@ -102,6 +104,7 @@ __all__ = [
     "load_model",
     "partners",
     "register_architecture",
+    "replicate",
     "run_circuit",
     "run_circuits",
     "score_edges",

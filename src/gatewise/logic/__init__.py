@@ -8,6 +8,7 @@ from gatewise.logic.find import Agreement, find_gates, label_agreement
 from gatewise.logic.gates import Gate, Gates, split_gates
 from gatewise.logic.interactions import Interaction, interaction
 from gatewise.logic.minimal import MinimalCheck, check_minimal
+from gatewise.logic.replication import Replication, replicate
 from gatewise.logic.standins import Backup, backups, complete
 from gatewise.logic.telescoping import Partners, partners
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
@@ -25,6 +26,7 @@ __all__ = [
     "Misalignment",
     "MisalignmentCurve",
     "Partners",
+    "Replication",
     "Sampling",
     "TruthTable",
     "ablate_gates",
@@ -40,6 +42,7 @@ __all__ = [
     "misalignment",
     "misalignment_curve",
     "partners",
+    "replicate",
     "split_gates",
     "truth_tables",
 ]
