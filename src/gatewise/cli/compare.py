@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from gatewise.cli.options import JsonOption
+from gatewise.cli.options import FoldingTable, JsonOption
 from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
@@ -35,9 +34,11 @@ def compare_command(
 
     Examples:
 
-        gatewise compare eap-ns-500.json acdc-ns-500.json
-        gatewise compare gates.safetensors importances.json --json
-        gatewise compare circuit.json ioi-published
+    ```
+    gatewise compare found/eap-ns-100.json found/eap-ns-50.json
+    gatewise compare gates.safetensors found/eap-ns-100.json --json
+    gatewise compare found/gpt2.json ioi-published
+    ```
     """
     from gatewise.circuits.circuit import Labelled
     from gatewise.circuits.compare import compare
@@ -75,10 +76,12 @@ def conflict_command(
 
     Examples:
 
-        gatewise gates tiny --task ioi --edges 200 --out ioi.safetensors
-        gatewise gates tiny --task gt --edges 200 --out gt.safetensors
-        gatewise conflict ioi.safetensors gt.safetensors --out removal.json
-        gatewise evaluate removal.json --model tiny --task ioi
+    ```
+    gatewise gates tiny --task ioi --edges 200 --out ioi.safetensors
+    gatewise gates tiny --task gt --edges 200 --out gt.safetensors
+    gatewise conflict ioi.safetensors gt.safetensors --out removal.json
+    gatewise evaluate removal.json --model tiny --task ioi
+    ```
     """
     if keep not in ("a", "b"):
         raise GatewiseError(f"--keep is a or b, the first or the second file; got {keep!r}.")
@@ -121,15 +124,15 @@ def _show(found: Comparison, a: Path, b: Path, top: int) -> None:
     console.print(_counts(f"node ({len(shown)} of {len(found.nodes)}, most different first)", shown))
 
 
-def _counts(title: str, parts: Mapping[str, Counts]) -> Table:
+def _counts(title: str, parts: Mapping[str, Counts]) -> FoldingTable:
     table = _table(title, "only A", "shared", "only B")
     for name, counts in parts.items():
         table.add_row(name, f"{counts.only_a:,}", f"{counts.shared:,}", f"{counts.only_b:,}")
     return table
 
 
-def _table(first: str, *others: Any) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+def _table(first: str, *others: Any) -> FoldingTable:
+    table = FoldingTable(box=box.SIMPLE_HEAD)
     table.add_column(first)
     for name in others:
         table.add_column(name, justify="right")
@@ -137,7 +140,7 @@ def _table(first: str, *others: Any) -> Table:
 
 
 def _show_recall(recall: Recall, a: Path, name: str) -> None:
-    table = Table("role", "found", "missing", box=box.SIMPLE_HEAD)
+    table = FoldingTable("role", "found", "missing", box=box.SIMPLE_HEAD)
     for role in recall.found:
         table.add_row(role, " ".join(recall.found[role]), " ".join(recall.missing[role]))
     console = Console()
@@ -156,7 +159,7 @@ def _show_conflicts(found: Conflicts, names: tuple[Path, Path], limit: int | Non
     console = Console()
     order = {"conflict": 0, "dissolved by OR": 1, "dissolved by AND": 2}
     clashes = sorted(found.clashes, key=lambda clash: order[clash.verdict])
-    table = Table("edge", "to keep", "to remove", "verdict", "because of", box=box.SIMPLE_HEAD)
+    table = FoldingTable("edge", "to keep", "to remove", "verdict", "because of", box=box.SIMPLE_HEAD)
     for clash in clashes[:limit]:
         reason = {
             "conflict": "each edge of its AND gate is needed" if clash.remove == "AND" else "needed, and must go",

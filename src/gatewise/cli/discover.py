@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
+    FoldingTable,
     JsonOption,
     Machine,
     MethodOption,
@@ -65,10 +65,12 @@ def discover_command(
 
     Examples:
 
-        gatewise discover tiny --edges 100 --out found
-        gatewise discover --method acdc --direction dn --threshold 0.01 --out found
-        gatewise discover gpt2 --edges 100,200,500 --set combine=max --direction ns+dn --out found
-        gatewise discover tiny --edges 50 --direction ns,dn --select connected --out found
+    ```
+    gatewise discover tiny --edges 100 --out found
+    gatewise discover tiny --method acdc --threshold 0.05 -n 8 --out found
+    gatewise discover tiny --edges 100,200 --direction ns+dn --out found
+    gatewise discover tiny --edges 50 --select connected --out found
+    ```
     """
     sizes = whole_numbers("--edges", *(edges or []))
     if bool(sizes) == (threshold is not None):
@@ -92,7 +94,15 @@ def discover_command(
 
 
 def methods_command(as_json: JsonOption = False) -> None:
-    """List the methods with their parameters and defaults, which `gatewise discover --set` changes."""
+    """List the methods with their parameters and defaults, which `gatewise discover --set` changes.
+
+    Examples:
+
+    ```
+    gatewise methods
+    gatewise methods --json
+    ```
+    """
     from gatewise.methods.parameters import parameters_of
     from gatewise.methods.registry import methods
 
@@ -114,7 +124,7 @@ def methods_command(as_json: JsonOption = False) -> None:
     console = Console()
     for method in methods().values():
         console.print(f"[bold]{method.name}[/bold]: {method.summary}", highlight=False)
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        table = FoldingTable(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_row("--threshold", "", method.threshold_meaning)
         for parameter in parameters_of(method.config).values():
             table.add_row(f"--set {parameter.name}=", str(parameter.default), parameter.values)
@@ -144,7 +154,7 @@ def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:
         names = ("method", "parameters", "select", "ablation", "metric", "model", "task", "examples", "seed")
         print(json.dumps({**{name: record[name] for name in names}, "circuits": rows}, indent=2))
         return
-    table = Table("circuit", "edges", "nodes", "on a path", "sparsity", box=None)
+    table = FoldingTable("circuit", "edges", "nodes", "on a path", "sparsity", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:

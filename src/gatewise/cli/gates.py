@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from gatewise.cli.interaction import found_table
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
+    FoldingTable,
     JsonOption,
     Machine,
     MethodOption,
@@ -86,9 +86,11 @@ def gates_command(
 
     Examples:
 
-        gatewise gates tiny --edges 100 --out gates.safetensors --draw circuit.svg
-        gatewise gates planted:combined --method acdc --threshold 0.01 --test
-        gatewise gates smollm2-135m --task sa --edges 200 --misalignment --json
+    ```
+    gatewise gates tiny --edges 100 --out gates.safetensors --draw it.svg
+    gatewise gates planted:combined --method acdc --threshold 0.01 --test
+    gatewise gates tiny --task sa --edges 50 -n 8 --misalignment --json
+    ```
     """
     parameters = parse_parameters(method, settings or [])
     from gatewise.circuits.draw import check_can_draw
@@ -208,7 +210,7 @@ def _show(gates: Gates, measures: _Measures, out: Path | None) -> None:
     console = Console()
     console.print(repr(gates), markup=False, highlight=False)
     shares, spans = gates.proportions(), gates.layer_span()
-    table = Table("type", "edges", "share", "gates", "layers crossed", box=box.SIMPLE_HEAD)
+    table = FoldingTable("type", "edges", "share", "gates", "layers crossed", box=box.SIMPLE_HEAD)
     for kind, circuit in gates.by_type.items():
         count = sum(gate.type == kind for gate in gates)
         crossed = f"{spans[kind]:.1f}" if circuit else "-"
@@ -241,7 +243,7 @@ def _show_interactions(console: Console, found: Interactions) -> None:
 
 def _show_agreement(console: Console, agreement: Agreement) -> None:
     labels = sorted({label for row in agreement.table.values() for label in row}, key=TESTED_LABELS.index)
-    table = Table("by split", *(f"{label} by test" for label in labels), "agree", box=box.SIMPLE_HEAD)
+    table = FoldingTable("by split", *(f"{label} by test" for label in labels), "agree", box=box.SIMPLE_HEAD)
     for kind, row in agreement.table.items():
         agreed = f"{agreement.of_type(kind):.0%}" if row else "-"
         table.add_row(kind, *(str(row.get(label, 0)) for label in labels), agreed)
@@ -253,9 +255,9 @@ def _show_agreement(console: Console, agreement: Agreement) -> None:
     )
 
 
-def _misalignment_table(found: list[Misalignment]) -> Table:
+def _misalignment_table(found: list[Misalignment]) -> FoldingTable:
     """Mean and deviation over samples; `alone` runs each type by itself, `sound` within the sound circuit."""
-    table = Table("misalignment", "type", "score", "edges", "connected", "", box=box.SIMPLE_HEAD)
+    table = FoldingTable("misalignment", "type", "score", "edges", "connected", "", box=box.SIMPLE_HEAD)
     for one in found:
         for kind, score in one.scores.items():
             shown = f"{score.mean:.4f} ± {score.std:.4f}" if score.reason is None else "-"
@@ -263,9 +265,9 @@ def _misalignment_table(found: list[Misalignment]) -> Table:
     return table
 
 
-def _ablation_table(found: Ablations) -> Table:
+def _ablation_table(found: Ablations) -> FoldingTable:
     """Median and quartiles of the change of KL over gates and draws."""
-    table = Table("change of KL", "gates", "one edge removed", "two edges removed", box=box.SIMPLE_HEAD)
+    table = FoldingTable("change of KL", "gates", "one edge removed", "two edges removed", box=box.SIMPLE_HEAD)
     for kind, one in found.by_type.items():
         boxes = [f"{q[2]:+.2g} ({q[1]:+.2g} to {q[3]:+.2g})" if one.gates else "-" for q in map(one.quartiles, (1, 2))]
         table.add_row(kind, str(one.gates), *boxes)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from gatewise.cli.options import (
     ExamplesOption,
+    FoldingTable,
     JsonOption,
     Machine,
     ModelArgument,
@@ -54,8 +54,10 @@ def interaction_command(
 
     Examples:
 
-        gatewise interaction smollm2-135m a23.h3 --examples 16
-        gatewise interaction smollm2-135m a23.h3 -g "edge=m18->a23.h3<k>" --rest player --examples 16
+    ```
+    gatewise interaction tiny a1.h0 --examples 16
+    gatewise interaction tiny a1.h0 -g "edge=m0->a1.h0<k>" --rest player
+    ```
     """
     from gatewise.logic.interactions import interaction
 
@@ -78,16 +80,16 @@ def _parse(text: str) -> tuple[str, list[str]]:
     return name, members.split(",")
 
 
-def _table(found: Interaction) -> Table:
-    table = Table("clean", "worth", "95 %", "beyond its subsets", "95 %", box=box.SIMPLE_HEAD)
+def _table(found: Interaction) -> FoldingTable:
+    table = FoldingTable("clean", "worth", "95 %", "beyond its subsets", "95 %", box=box.SIMPLE_HEAD)
     for names, worth in found.intervals["values"].items():
         more = found.intervals["dividends"][names]
         table.add_row(" ".join(sorted(names)), _value(worth), _range(worth), _value(more), _range(more))
     return table
 
 
-def _players(found: Interaction) -> Table:
-    table = Table("group", "edges", "n", "d", "gate index", "95 %", "acts as", box=box.SIMPLE_HEAD)
+def _players(found: Interaction) -> FoldingTable:
+    table = FoldingTable("group", "edges", "n", "d", "gate index", "95 %", "acts as", box=box.SIMPLE_HEAD)
     for name in found.players:
         edges = str(len(found.groups[name])) if name in found.groups else "all others"
         n, d, gamma = (found.intervals[key][name] for key in ("ns", "dn", "gamma"))
@@ -107,10 +109,10 @@ def verdict(found: Interaction) -> str:
     return said + "."
 
 
-def found_table(found: Interactions, most: int = 20) -> Table:
+def found_table(found: Interactions, most: int = 20) -> FoldingTable:
     """Tested gates that stand, one row each."""
     columns = ("receiver", "gate", "groups (edges)", "strongest interaction", "95 %", "gate index", "confirmed")
-    table = Table(*columns, box=box.SIMPLE_HEAD)
+    table = FoldingTable(*columns, box=box.SIMPLE_HEAD)
     for one in found.found[:most]:
         names, size = one.interaction
         groups = ", ".join(f"{name} ({len(edges)})" for name, edges in one.groups.items())

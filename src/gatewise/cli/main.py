@@ -46,9 +46,11 @@ _HELP = """Find logically complete circuits in language models and measure them.
 
 Start with:
 
-    gatewise run tiny --task ioi --edges 100
-    gatewise run smollm2-135m --task my.csv
-    gatewise tasks check my.csv --model tiny
+```
+gatewise run tiny --task ioi --edges 100
+gatewise tasks check my.csv --model tiny
+gatewise run tiny --task my.csv
+```
 
 Results go to standard output, with --json as JSON; progress and warnings go to standard error. Exit codes: 0 done; 1
 done with failures that are listed, or an internal error; 2 something you can mend, said in one line; 130 interrupted.

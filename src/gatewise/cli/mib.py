@@ -25,10 +25,11 @@ def mib_command(
     One file of a task and model has to have scores. Several files of different sizes become nine circuits instead, one
     for each of MIB's sizes. MIB asks for at least two tasks and two models.
 
-    Examples:
+    Example:
 
-        gatewise discover gpt2 --task ioi --edges 500 --out found
-        gatewise mib found/eap-ns-500.json --out submission
+    ```
+    gatewise mib found/gpt2.json --task ioi --model gpt2 --out submission
+    ```
     """
     from gatewise.circuits.circuit import Circuit
     from gatewise.circuits.mib import Rank, SubmittedCircuit, write_submission

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from gatewise.cli.options import FoldingTable
 from gatewise.errors import GatewiseError
 from gatewise.files import cache_folder
 from gatewise.models.fetch import DOWNLOADS, cached, fetch
 from gatewise.models.loader import BUILT_IN, TINY_FOLDER
 
-models_app = typer.Typer(help="List the built-in models, and fetch them.", invoke_without_command=True)
+models_app = typer.Typer(invoke_without_command=True)
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,20 @@ def list_models(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the built-in models: where they are, how large they are, how many edges they have."""
+    """List the built-in models, and fetch them: where they are, how large they are, how many edges they have.
+
+    Example:
+
+    ```
+    gatewise models
+    ```
+    """
     if context.invoked_subcommand is not None:
         return
     if as_json:
         print(json.dumps({"cache": str(cache_folder()), "models": [asdict(entry) for entry in entries()]}, indent=2))
         return
-    table = Table("model", "edges", "state", "size", "what it is", box=None)
+    table = FoldingTable("model", "edges", "state", "size", "what it is", box=None)
     for entry in entries():
         size = "" if entry.megabytes is None else f"{entry.megabytes:,.1f} MB"
         table.add_row(entry.name, f"{entry.edges:,}", entry.state, size, entry.description)
@@ -81,7 +88,9 @@ def get_model(
 
     Example:
 
-        gatewise models get smollm2-135m
+    ```
+    gatewise models get tiny
+    ```
     """
     if name not in BUILT_IN:
         raise GatewiseError(f"there is no built-in model {name!r}; built in are {', '.join(BUILT_IN)}.")

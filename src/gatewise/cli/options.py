@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from gatewise.errors import GatewiseError, GatewiseWarning
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gatewise.evaluation.judgement import Remark
     from gatewise.models.model import Model
     from gatewise.store import Store
     from gatewise.tasks import Task
 
+_MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
 DEFAULT_MODEL = "smollm2-135m"
 
 
@@ -191,3 +198,21 @@ def warnings_as_lines() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+class FoldingTable(Table):
+    """A table whose cells are folded where the terminal is narrow, never clipped."""
+
+    def __init__(self, *headers: str, **more: Any) -> None:
+        super().__init__(*headers, **{"pad_edge": False, **more})
+
+    def add_column(self, *header: Any, **more: Any) -> None:
+        super().add_column(*header, **{"overflow": "fold", **more})
+
+
+def print_remark(console: Console, remark: Remark) -> None:
+    """A remark with its mark: + for what reassures, ! for what warns."""
+    mark, colour = _MARKS[remark.level]
+    answer = f"{remark.answer[0].upper()}{remark.answer[1:]}. " if remark.answer else ""
+    text = Text.assemble((f"{mark} ", colour), (f"{remark.title} {answer}", "bold"), remark.text)
+    console.print(Padding(text, (0, 2)))

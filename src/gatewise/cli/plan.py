@@ -43,9 +43,11 @@ def plan_command(
 
     Examples:
 
-        gatewise plan smollm2-135m --method acdc --edges 200
-        gatewise plan meta-llama/Llama-3.1-8B --dtype bfloat16 --on A100-40GB
-        gatewise plan my-folder --method edge-pruning --examples 200 --memory 8GB --json
+    ```
+    gatewise plan smollm2-135m --method acdc --edges 200
+    gatewise plan meta-llama/Llama-3.1-8B --dtype bfloat16 --on A100-40GB
+    gatewise plan tiny --method edge-pruning -n 200 --memory 8GB --json
+    ```
     """
     from gatewise.plan import forecast
 

@@ -39,11 +39,14 @@ def reproduce_command(
 ) -> None:
     """Make the paper's tables and figures, each with a verdict. An interrupted run goes on where it stopped.
 
+    `gatewise reproduce all` makes everything on `tiny`; `--preset laptop` does it on real models, for hours.
+
     Examples:
 
-        gatewise reproduce
-        gatewise reproduce completeness --preset quick
-        gatewise reproduce all --preset laptop --workers 2
+    ```
+    gatewise reproduce
+    gatewise reproduce proportion --tasks ioi --methods eap --seeds 1
+    ```
     """
     from gatewise.paper.experiments import EXPERIMENTS
     from gatewise.paper.presets import PRESETS

@@ -29,6 +29,7 @@ from gatewise.cli.options import (
     open_store,
     options_apart,
     parse_parameters,
+    print_remark,
     warnings_as_lines,
     whole_numbers,
 )
@@ -36,13 +37,11 @@ from gatewise.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatewise.evaluation.judgement import Remark
     from gatewise.logic.interactions import Interaction
     from gatewise.report.data import Command
     from gatewise.report.investigation import Investigation
 
 _GATES_SHOWN = 4
-_MARKS = {"good": ("+", "green"), "note": ("·", "yellow"), "warning": ("!", "red")}
 
 
 @options_apart
@@ -69,6 +68,13 @@ def run_command(
 
     Writes report.html (open it in a browser), gates.safetensors, tables.json and evaluation.json, and answers here:
     how faithful, how complete, which gates, can I trust it, what next.
+
+    Examples:
+
+    ```
+    gatewise run tiny --task ioi --edges 100
+    gatewise run tiny --task my.csv --edges 100 --out runs/mine --json
+    ```
     """
     parameters = parse_parameters(method, settings or [])
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
@@ -153,24 +159,17 @@ def _show(found: Investigation, files: list[Path], command: Command) -> None:
         Text(title, style="bold"), Text(f"{record['method']}, {found.sizes[-1]:,} edges, {found.seconds:.0f} s")
     )
     for remark in (*doubts(found), *facts(found)):
-        _print(console, remark)
+        print_remark(console, remark)
     for gate in list(found.interactions or ())[:_GATES_SHOWN]:
         console.print(Padding(Text(_gate_line(gate), style="dim"), (0, 4)))
     console.print(Text("Can I trust it?", style="bold"))
     for remark in trust(found):
-        _print(console, remark)
+        print_remark(console, remark)
     console.print(Text("What next?", style="bold"))
     console.print(Text(f"  open {files[0]} in a browser: the circuit to explore"), soft_wrap=True)
     for step in next_steps(found):
         how = f":\n  {command(step.changes)}" if step.changes else ""
         console.print(Text.assemble((f"  {step.why}", "dim"), how), soft_wrap=True)
-
-
-def _print(console: Console, remark: Remark) -> None:
-    mark, colour = _MARKS[remark.level]
-    answer = f"{remark.answer[0].upper()}{remark.answer[1:]}. " if remark.answer else ""
-    text = Text.assemble((f"{mark} ", colour), (f"{remark.title} {answer}", "bold"), remark.text)
-    console.print(Padding(text, (0, 2)))
 
 
 def _gate_line(gate: Interaction) -> str:

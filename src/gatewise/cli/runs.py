@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from gatewise.cli.options import JsonOption, open_store
+from gatewise.cli.options import FoldingTable, JsonOption, open_store
 
 if TYPE_CHECKING:
     from gatewise.store.care import Entry
@@ -26,7 +26,14 @@ EXIT_DAMAGED = 1
 
 @runs_app.command("list")
 def list_command(store: PlaceOption, as_json: JsonOption = False) -> None:
-    """List results and checkpoints, the newest last."""
+    """List results and checkpoints with what they are, the newest last.
+
+    Example:
+
+    ```
+    gatewise runs list --store runs/store
+    ```
+    """
     from gatewise.store.care import list_entries
 
     found = list_entries(open_store(store))
@@ -43,7 +50,14 @@ def show_command(
     store: PlaceOption,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what was asked and what came out, once its checksums hold."""
+    """Show what was asked and what came out, once its checksums hold.
+
+    Example:
+
+    ```
+    gatewise runs show 3f9a --store runs/store
+    ```
+    """
     from gatewise.store.care import find_entry
 
     entry = find_entry(open_store(store), key)
@@ -58,7 +72,14 @@ def show_command(
 
 @runs_app.command("verify")
 def verify_command(store: PlaceOption, as_json: JsonOption = False) -> None:
-    """Verify every entry's checksums and content; exit with 1 if one is damaged. Changes nothing."""
+    """Verify every entry's checksums and content; exit with 1 if one is damaged. Changes nothing.
+
+    Example:
+
+    ```
+    gatewise runs verify --store runs/store
+    ```
+    """
     from gatewise.store.care import list_entries
 
     found = list_entries(open_store(store))
@@ -83,7 +104,14 @@ def gc_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove leftovers of killed processes, damaged entries, results of other schemas, needless checkpoints."""
+    """Remove leftovers of killed processes, damaged entries, results of other schemas, needless checkpoints.
+
+    Example:
+
+    ```
+    gatewise runs gc --store runs/store --dry-run
+    ```
+    """
     from gatewise.store.care import collect, garbage
 
     found = (garbage if dry_run else collect)(open_store(store), checkpoints=checkpoints)
@@ -111,8 +139,11 @@ def _when(entry: Entry) -> str:
 
 
 def _print_table(found: list[Entry]) -> None:
-    table = Table("key", "kind", "bytes", "modified", "what", box=None)
+    table = FoldingTable("key", "what it is", "bytes", "modified", box=None)
     table.columns[2].justify = "right"
+    for column in (0, 2, 3):
+        table.columns[column].no_wrap = True
     for entry in found:
-        table.add_row(entry.key[:12], entry.kind, f"{entry.bytes:,}", _when(entry), entry.summary)
-    Console().print(table, markup=False)
+        what = entry.summary if entry.kind in ("circuits", "json", "checkpoint") else f"{entry.kind}: {entry.summary}"
+        table.add_row(entry.key[:8], Text(what), f"{entry.bytes:,}", _when(entry)[:16].replace("T", " "))
+    Console().print(table)

@@ -33,6 +33,13 @@ def sweep_command(
 
     Start it again after whatever ended it: it goes on. Exits with 1 if cells failed; they are listed. What is said here
     about the model and the machine stands in place of what the grid says.
+
+    Examples:
+
+    ```
+    gatewise sweep grid.toml --out sweep --dry-run
+    gatewise sweep grid.toml --out sweep
+    ```
     """
     from gatewise.sweep import read_grid, run_sweep
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from gatewise.cli.options import DEFAULT_MODEL, JsonOption, Machine, ModelOption, load, options_apart
+from gatewise.cli.options import DEFAULT_MODEL, FoldingTable, JsonOption, Machine, ModelOption, load, options_apart
 from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
@@ -27,7 +26,14 @@ tasks_app = typer.Typer(help="List tasks, show their examples, check your own.",
 
 @tasks_app.command("list")
 def list_tasks(as_json: JsonOption = False) -> None:
-    """List the built-in tasks and their options."""
+    """List the built-in tasks and their options.
+
+    Example:
+
+    ```
+    gatewise tasks list
+    ```
+    """
     from gatewise.tasks import RECIPES, options_of
 
     if as_json:
@@ -57,9 +63,11 @@ def show_task(
 
     Examples:
 
-        gatewise tasks show ioi --model tiny
-        gatewise tasks show ioi:corruption=all-names --model tiny
-        gatewise tasks show my.csv -n 10
+    ```
+    gatewise tasks show ioi --model tiny
+    gatewise tasks show ioi:corruption=all-names --model tiny
+    gatewise tasks show my.csv --model tiny -n 10
+    ```
     """
     from gatewise.evaluation.abilities import preview
     from gatewise.tasks import task
@@ -95,8 +103,10 @@ def check_task(
 
     Examples:
 
-        gatewise tasks check my.csv --model smollm2-135m
-        gatewise tasks check my.jsonl --model path/to/my-model --first-token
+    ```
+    gatewise tasks check my.csv --model tiny
+    gatewise tasks check my.jsonl --model tiny --first-token
+    ```
     """
     from gatewise.evaluation import ability, check_task
     from gatewise.evaluation.abilities import bos_problem, preview
@@ -174,8 +184,10 @@ def measure_tasks(
 
     Examples:
 
-        gatewise tasks measure --model tiny
-        gatewise tasks measure ioi my.csv --model smollm2-135m
+    ```
+    gatewise tasks measure --model tiny -n 8
+    gatewise tasks measure ioi my.csv --model tiny
+    ```
     """
     from gatewise.evaluation import ability
     from gatewise.tasks import every_form, task
@@ -190,8 +202,10 @@ def measure_tasks(
         Console().print(_abilities(found))
 
 
-def _abilities(found: dict[str, Ability]) -> Table:
-    table = Table("task", "pairs", "right over wrong", "top is right", "margin clean", "margin corrupted", box=None)
+def _abilities(found: dict[str, Ability]) -> FoldingTable:
+    table = FoldingTable(
+        "task", "pairs", "right over wrong", "top is right", "margin clean", "margin corrupted", box=None
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for name, one in found.items():
@@ -200,8 +214,8 @@ def _abilities(found: dict[str, Ability]) -> Table:
     return table
 
 
-def _table(shown: list[Preview]) -> Table:
-    table = Table("prompt", "right", "wrong", "P(right)", "P(wrong)", show_lines=False)
+def _table(shown: list[Preview]) -> FoldingTable:
+    table = FoldingTable("prompt", "right", "wrong", "P(right)", "P(wrong)", show_lines=False)
     for example in shown:
         right, wrong = _answers(example.right), _answers(example.wrong)
         clean = (f"{example.right_on_clean:.3f}", f"{example.wrong_on_clean:.3f}")

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from gatewise.cli.options import JsonOption
+from gatewise.cli.options import FoldingTable, JsonOption
 
 _MARKS = {"full": "full", "partial": "one edge", "none": "none", True: "yes", False: "no"}
 
@@ -23,7 +22,9 @@ def toy_command(
 
     Example:
 
-        gatewise toy --seeds 2
+    ```
+    gatewise toy --seeds 1
+    ```
     """
     from gatewise.paper.toy import GATES, agrees, table, to_json
 
@@ -31,7 +32,7 @@ def toy_command(
     if as_json:
         print(json.dumps(to_json(rows), indent=2))
         return
-    shown = Table("direction", "method", *GATES, "faithful", "complete", "as in the paper", box=box.SIMPLE_HEAD)
+    shown = FoldingTable("direction", "method", *GATES, "faithful", "complete", "as in the paper", box=box.SIMPLE_HEAD)
     for row in rows:
         cells = [_MARKS[row.recovery[gate]] for gate in GATES]
         agreed = "yes" if agrees(row) else "NO"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from gatewise.cli.options import JsonOption
+from gatewise.cli.options import FoldingTable, JsonOption
 from gatewise.gate_types import GATE_TYPES
 
 if TYPE_CHECKING:
@@ -34,10 +33,12 @@ def truth_command(
 ) -> None:
     """Measure precision, recall and label accuracy on random models of AND, OR and ADDER gates.
 
-    Example:
+    Examples:
 
-        gatewise truth --models 10 --methods eap
-        gatewise truth --gates --noise 0.05
+    ```
+    gatewise truth --models 10 --methods eap
+    gatewise truth --gates --models 1 --noise 0.05
+    ```
     """
     if gates:
         _show_kinds(20 if models is None else models, noise, seed, as_json)
@@ -50,7 +51,7 @@ def truth_command(
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
         return
-    console = Console(width=max(110, Console().width))
+    console = Console()
     console.print(_searches(result))
     console.print(_labels(result))
     seconds = ", ".join(f"{name} {value:.2f}" for name, value in result.seconds.items())
@@ -69,7 +70,7 @@ def _show_kinds(models: int, noise: float, seed: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    table = Table("kind", "error of gamma", "label right", "found", "false", "Rand index", box=box.SIMPLE_HEAD)
+    table = FoldingTable("kind", "error of gamma", "label right", "found", "false", "Rand index", box=box.SIMPLE_HEAD)
     for row in rows:
         seen = (f"{row.found:.0%}", "-") if row.gate else ("-", f"{row.found:.0%}")
         index = "-" if row.rand_index is None else f"{row.rand_index:.2f}"
@@ -81,17 +82,17 @@ def _names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _searches(result: StudyResult) -> Table:
+def _searches(result: StudyResult) -> FoldingTable:
     by_type = (f"of {kind}" for kind in GATE_TYPES)
-    table = Table("method", "direction", "precision", "recall", *by_type, box=box.SIMPLE_HEAD)
+    table = FoldingTable("method", "direction", "precision", "recall", *by_type, box=box.SIMPLE_HEAD)
     for row in result.searches:
         shares = (row.precision, row.recall, *row.recall_by_type.values())
         table.add_row(row.method, row.direction, *map(_text, shares))
     return table
 
 
-def _labels(result: StudyResult) -> Table:
-    table = Table("method", "labels", "right", *GATE_TYPES, "mistakes", box=box.SIMPLE_HEAD)
+def _labels(result: StudyResult) -> FoldingTable:
+    table = FoldingTable("method", "labels", "right", *GATE_TYPES, "mistakes", box=box.SIMPLE_HEAD)
     for row in result.labels:
         mistakes = ", ".join(f"{count} {what}" for what, count in list(row.mistakes.items())[:2])
         table.add_row(row.method, row.rule, *map(_text, (row.accuracy, *row.by_type.values())), mistakes)

@@ -37,14 +37,30 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """One line for people."""
-        record = self.record
-        if self.kind == "circuits" and "method" in record and "direction" in record:
-            made = self.content["circuits"][0]["provenance"]
-            asked = f"{record.get('sizes') or 'threshold ' + str(record.get('threshold'))}"
-            where = " ".join(str(made[name]) for name in ("model", "task") if name in made)
-            return f"{record['method']} {record['direction']} {asked} {where} seed {record.get('seed')}"
-        return self.problem or (json.dumps(record)[:200] if record else "")
+        """What it is, in one line for people."""
+        if self.problem:
+            return self.problem
+        record, method = self.record, self.record.get("method")
+        if isinstance(method, Mapping):
+            sizes = record.get("sizes")
+            asked = [size for some in sizes.values() for size in some] if isinstance(sizes, Mapping) else []
+            size = f"{_listed(asked)} edges" if asked else f"threshold {record.get('threshold')}"
+            made = self.content["circuits"][0]["provenance"] if self.kind == "circuits" else {}
+            where = f"{made['task']} in {made.get('model')}, " if "task" in made else ""
+            what = "unfinished search" if self.kind == "checkpoint" else "circuits"
+            directions = _listed(record.get("directions"))
+            return f"{what} by {method.get('name')} {directions}, {size}: {where}seed {record.get('seed')}"
+        cell = record.get("cell")
+        if isinstance(cell, Mapping):
+            size = f"{_listed(cell['sizes'])} edges" if cell.get("sizes") else f"threshold {cell.get('threshold')}"
+            named = " ".join(str(cell.get(name)) for name in ("method", "direction"))
+            where = f"{cell.get('task')} in {cell.get('model')}, seed {cell.get('seed')}"
+            return f"{record.get('what')}: {named}, {size}: {where}"
+        return str(record["what"]) if "what" in record else json.dumps(record)[:200] if record else ""
+
+
+def _listed(values: object) -> str:
+    return ", ".join(map(str, dict.fromkeys(values))) if isinstance(values, (list, tuple)) else str(values)
 
 
 def list_entries(store: Store) -> list[Entry]:

@@ -41,8 +41,9 @@ class SweepForecast:
         size = "" if self.peak is None else f", at most {self.peak / 1e9:.1f} GB in each process"
         if self.seconds is None:
             return f"{done}{size}; how long that takes is not known before cells like them were computed"
-        source = f"from {self.measured} measured" if self.measured else "by their operations, evaluation left out"
-        return f"{done}, about {self.seconds:,.0f} s one at a time ({source}){size}"
+        source = f"from {self.measured} measured" if self.measured else "by their operations"
+        seconds = f"about {self.seconds:,.0f} s" if self.seconds >= 1.5 else "about a second"
+        return f"{done}, {seconds} one at a time ({source}){size}"
 
 
 @dataclass(frozen=True)
@@ -177,13 +178,20 @@ def _forecast(cells: Sequence[Cell], found: dict[Cell, Any], missing: Sequence[C
     times, peaks = [], []
     for cell in missing:
         known, plan = next((alike[kind] for kind in _kinds(cell) if kind in alike), None), plans[_planned(cell)]
-        times.append(statistics.median(known) if known is not None else None if plan is None else plan.seconds)
+        times.append(statistics.median(known) if known is not None else None if plan is None else _seconds(cell, plan))
         peaks.append(None if plan is None else plan.peak)
     known_times = [one for one in times if one is not None]
     seconds = sum(known_times) if len(known_times) == len(missing) else None
     return SweepForecast(
         len(cells), len(missing), len(found), seconds, max((p for p in peaks if p is not None), default=None)
     )
+
+
+def _seconds(cell: Cell, plan: Forecast) -> float:
+    """Of the search, and of running its circuits, their complements and random ones on the held-out pairs."""
+    sizes = max(1, len(cell.sizes))
+    runs = 2 * (2 + sizes * (1 + cell.random_circuits))
+    return plan.seconds + runs * plan.seconds / plan.f * cell.test_examples / cell.examples
 
 
 def _planned(cell: Cell) -> tuple[Any, ...]:
