@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+import gatewise as gw
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,8 +25,23 @@ def test_python_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "faithful" in capsys.readouterr().out.lower()
 
 
-def test_first_example_is_four_calls() -> None:
-    assert len(BLOCKS[0].splitlines()) == 4
+def test_what_one_sees_first() -> None:
+    """A picture, the others beside it, how to install it, one command, one example, in this order."""
+    marks = ["](docs/img/", "| circuit-tracer |", "pip install", "gatewise run tiny", "```python", "## The paper"]
+    places = [README.index(mark) for mark in marks]
+    assert places == sorted(places)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == gw.__version__
+    assert cited["preferred-citation"]["title"] in " ".join(README.split())
+
+
+def test_contributing_leads_somewhere() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:src|tests)/[\w./]+)`", text) + re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / path).exists(), path
 
 
 def test_make_targets_exist() -> None:
