@@ -27,7 +27,7 @@ def test_python_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_one_sees_first() -> None:
     """A picture, the others beside it, how to install it, one command, one example, in this order."""
-    marks = ["](docs/img/", "| circuit-tracer |", "pip install", "gatewise run tiny", "```python", "## The paper"]
+    marks = ['src="docs/img/', "| circuit-tracer |", "pip install", "gatewise run tiny", "```python", "## The paper"]
     places = [README.index(mark) for mark in marks]
     assert places == sorted(places)
 
@@ -51,5 +51,5 @@ def test_make_targets_exist() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for link in re.findall(r"\]\(([^)#]+)", README):
+    for link in re.findall(r"\]\(([^)#]+)", README) + re.findall(r'src="([^"]+)"', README):
         assert (ROOT / link).exists(), link
