@@ -114,6 +114,8 @@ def test_conflict_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     split_gates(GRAPH.empty(), GRAPH.circuit(either)).save(tmp_path / "a.gates")  # an OR gate
     split_gates(GRAPH.circuit(either[:1]), GRAPH.circuit(either[:1])).save(tmp_path / "b.gates")  # an ADDER edge
     files = (str(tmp_path / "a.gates"), str(tmp_path / "b.gates"))
+    assert run(monkeypatch, "compare", *files) == 0
+    assert f"gatewise reconcile --keep {files[0]} --remove {files[1]}" in capsys.readouterr().out
     assert run(monkeypatch, "conflict", *files, "--json", "--out", str(tmp_path / "r.json")) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verdicts"] == {"conflict": 0, "dissolved by OR": 1, "dissolved by AND": 0}

@@ -53,11 +53,14 @@ def compare_command(
         else:
             _show_recall(recall, a, str(b))
         return
-    found = compare(*load_two(a, b))
+    both = load_two(a, b)
+    found = compare(*both)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
-    else:
-        _show(found, a, b, top)
+        return
+    _show(found, a, b, top)
+    if all(isinstance(one, Labelled) for one in both):
+        print(f"Of two tasks: gatewise reconcile --keep {a} --remove {b} asks whether one can go and the other stay.")
 
 
 def conflict_command(

@@ -129,6 +129,8 @@ def gates_command(
     measures = _Measures()
     if test:
         measures.test(loaded, made, gates, machine.memory)
+        if out is not None and measures.interactions is not None:
+            gates.with_tested(measures.interactions).save(out)
     if score:
         measures.score(loaded, pairs, gates, machine.memory, seed)
     if ablate:

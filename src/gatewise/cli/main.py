@@ -21,6 +21,7 @@ from gatewise.cli.interaction import interaction_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
+from gatewise.cli.reconcile import reconcile_command
 from gatewise.cli.reproduce import reproduce_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
@@ -76,6 +77,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "interaction": interaction_command,
         "compare": compare_command,
         "conflict": conflict_command,
+        "reconcile": reconcile_command,
         "mib": mib_command,
     },
     "Repeat the paper": {"reproduce": reproduce_command, "toy": toy_command, "truth": truth_command},

@@ -5,9 +5,10 @@ from gatewise.logic.alignment import Misalignment, MisalignmentCurve, Sampling, 
 from gatewise.logic.contribution import Contributions, gate_contributions
 from gatewise.logic.discovery import Interactions, find_interactions
 from gatewise.logic.find import Agreement, find_gates, label_agreement
-from gatewise.logic.gates import Gate, Gates, split_gates
+from gatewise.logic.gates import Gate, Gates, GroupGate, split_gates
 from gatewise.logic.interactions import Interaction, interaction
 from gatewise.logic.minimal import MinimalCheck, check_minimal
+from gatewise.logic.reconciliation import Reconciliation, reconcile
 from gatewise.logic.replication import Replication, replicate
 from gatewise.logic.standins import Backup, backups, complete
 from gatewise.logic.telescoping import Partners, partners
@@ -20,12 +21,14 @@ __all__ = [
     "Contributions",
     "Gate",
     "Gates",
+    "GroupGate",
     "Interaction",
     "Interactions",
     "MinimalCheck",
     "Misalignment",
     "MisalignmentCurve",
     "Partners",
+    "Reconciliation",
     "Replication",
     "Sampling",
     "TruthTable",
@@ -42,6 +45,7 @@ __all__ = [
     "misalignment",
     "misalignment_curve",
     "partners",
+    "reconcile",
     "replicate",
     "split_gates",
     "truth_tables",

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.errors import GatewiseError
-from gatewise.logic.gates import Gate, Gates
+from gatewise.logic.gates import Gate, Gates, check_one_model
 
 ClashVerdict = Literal["conflict", "dissolved by OR", "dissolved by AND"]
 VERDICTS: tuple[ClashVerdict, ...] = ("conflict", "dissolved by OR", "dissolved by AND")
@@ -75,13 +74,7 @@ class Conflicts:
 
 def find_conflicts(keep: Gates, remove: Gates) -> Conflicts:
     """Which edges the task of `keep` needs and that of `remove` must lose, and which of these conflicts dissolve."""
-    if keep.graph != remove.graph:
-        raise GatewiseError(
-            f"the two tasks belong to different models, {keep.graph!r} and {remove.graph!r}; find both on one model."
-        )
-    kept, lost = keep.ns.provenance.get("weights"), remove.ns.provenance.get("weights")
-    if kept is not None and lost is not None and kept != lost:
-        raise GatewiseError("the two gates files were found with different weights; find both on one model.")
+    check_one_model([keep, remove])
     or_gates, and_gates = _gates_of(keep, "OR"), _gates_of(remove, "AND")
     needed = set(keep.sound.edges) - or_gates.keys()
     doomed = set(remove.sound.edges) - and_gates.keys()

@@ -7,12 +7,13 @@ lone ADDER edge join the AND or OR edges of its receiver, and labels no gate of 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ from gatewise.circuits.packed import pack_circuits, unpack_circuits
 from gatewise.errors import GatewiseError
 from gatewise.files import read_bytes, read_json, shown, write_atomically
 from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, GateType
+
+if TYPE_CHECKING:
+    from gatewise.logic.interactions import Interaction
 
 Rule = Literal["plain", "repaired"]
 _FORMAT = 2
@@ -46,6 +50,16 @@ class Gate:
         return f"{self.receiver} = {f' {GATE_SIGNS[self.type]} '.join(self.senders)}"
 
 
+@dataclass(frozen=True)
+class GroupGate:
+    """A gate that stood its test: groups of edges into a node, and what every set of them and the rest is worth."""
+
+    receiver: str
+    label: str
+    groups: Mapping[str, tuple[str, ...]]
+    values: tuple[float, ...]  # by the bits of a set, the groups in order and then the rest; shares of the margin
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Gates:
     """A circuit from noising and one from denoising, split into gates."""
@@ -56,6 +70,7 @@ class Gates:
     rule: Rule = "plain"
     grouping: Grouping = "port"
     joint: Circuit | None = None  # the paper's Ns+Dn circuit, if it was searched too
+    tested: tuple[GroupGate, ...] = ()  # gates of groups that were tested and stand, the strongest first
 
     @property
     def graph(self) -> Graph:
@@ -119,6 +134,10 @@ class Gates:
         """Share of the Ns+Dn circuit's edges that neither direction found alone; None if it was not searched."""
         return None if self.joint is None else len(self.joint - self.sound) / max(1, len(self.joint))
 
+    def with_tested(self, found: Iterable[Interaction]) -> Gates:
+        """The same with gates that stood their test, such as `find_interactions` gives them."""
+        return replace(self, tested=tuple(one.gate for one in found))
+
     def minimal_faithful(
         self, labels: Mapping[str, str] | None = None, *, keep: Literal["strongest", "first"] = "strongest"
     ) -> Circuit:
@@ -143,7 +162,9 @@ class Gates:
         check_gates_path(path)
         named = {**self._searched, **{str(kind): circuit for kind, circuit in self.by_type.items()}}
         plain, arrays = pack_circuits(list(named.values()))
-        head = {"kind": "gates", "format": _FORMAT, "rule": self.rule, "grouping": self.grouping}
+        head: dict[str, Any] = {"kind": "gates", "format": _FORMAT, "rule": self.rule, "grouping": self.grouping}
+        if self.tested:
+            head["tested"] = [asdict(gate) for gate in self.tested]
         write_atomically(Path(path), pack({**head, "names": list(named), **plain}, arrays))
 
     def export(self, folder: str | Path) -> list[Path]:
@@ -179,8 +200,9 @@ class Gates:
             named = dict(zip(plain["names"], unpack_circuits(plain, arrays), strict=True))
             by_type: dict[GateType, Circuit] = {kind: named[kind] for kind in GATE_TYPES}
             rules = _one_of(plain["rule"], Rule), _one_of(plain["grouping"], Grouping)
-            gates = cls(named["ns"], named["dn"], by_type, *rules, named.get("ns+dn"))
-        except (DamagedError, ValueError, KeyError, TypeError) as error:
+            tested = tuple(_group_gate(named["ns"].graph, entry) for entry in plain.get("tested", []))
+            gates = cls(named["ns"], named["dn"], by_type, *rules, named.get("ns+dn"), tested)
+        except (DamagedError, ValueError, KeyError, TypeError, AttributeError, GatewiseError) as error:
             raise GatewiseError(
                 f"{path} is not a gates file of format {_FORMAT}, or is damaged: {error}. gates.save(path) and "
                 f"`gatewise gates --out` write one."
@@ -192,7 +214,7 @@ class Gates:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Gates):
             return False
-        mine, theirs = ((g.ns, g.dn, dict(g.by_type), g.rule, g.grouping, g.joint) for g in (self, other))
+        mine, theirs = ((g.ns, g.dn, dict(g.by_type), g.rule, g.grouping, g.joint, g.tested) for g in (self, other))
         return mine == theirs
 
     def __hash__(self) -> int:
@@ -228,6 +250,29 @@ class Gates:
             rows.append((kind, f"{len(self.by_type[kind]):,}", f"{shares[kind]:.0%}", f"{counts[kind]:,}", shown))
         summary = f"{len(self.sound):,} edges by the {self.rule} split: {self.venn()}"
         return card("Gates", summary, ("type", "edges", "share", "gates", "largest gate"), rows)
+
+
+def check_one_model(tasks: Sequence[Gates]) -> None:
+    """An error if gates of several tasks were not found on one model."""
+    for other in tasks[1:]:
+        if other.graph != tasks[0].graph:
+            raise GatewiseError(
+                f"the tasks belong to different models, {tasks[0].graph!r} and {other.graph!r}; find all on one model."
+            )
+    if len({gates.ns.provenance.get("weights") for gates in tasks} - {None}) > 1:
+        raise GatewiseError("the gates were found with different weights; find those of all tasks on one model.")
+
+
+def _group_gate(graph: Graph, entry: Mapping[str, Any]) -> GroupGate:
+    """A tested gate out of a file, its edges and values checked."""
+    groups = {
+        str(name): tuple(graph.edges[graph.index(edge)] for edge in edges) for name, edges in entry["groups"].items()
+    }
+    into = {graph.port_node[int(graph.edge_port[graph.index(edge)])] for edges in groups.values() for edge in edges}
+    values = tuple(float(value) for value in entry["values"])
+    if into != {entry["receiver"]} or len(values) != 2 << len(groups) or not all(map(math.isfinite, values)):
+        raise DamagedError(f"its tested gate of {shown(entry['receiver'])} is not one")
+    return GroupGate(entry["receiver"], str(entry["label"]), groups, values)
 
 
 def check_gates_path(path: str | Path) -> None:

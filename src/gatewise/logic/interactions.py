@@ -31,6 +31,7 @@ from gatewise.engine.receivers import LOGITS, Batches, Receivers, Side
 from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.logic import dividends as tables
+from gatewise.logic.gates import GroupGate
 from gatewise.models.model import Model
 from gatewise.notebook import card
 from gatewise.statistics import Interval, joint_sign_flip_p, middle_part, resampling_weights
@@ -206,6 +207,12 @@ class Interaction:
         found = tables.label(other.mean(dim=0) / self.total.mean(), self._resampled(other), self.floor)
         decided = tables.UNDECIDED not in (found.name, self.label)
         return decided and found != self._label
+
+    @property
+    def gate(self) -> GroupGate:
+        """What is kept of it beside a task's gates, the rest as one more player."""
+        values = (self.table.mean(dim=-1) / self.total.mean()).tolist()
+        return GroupGate(self.receiver, self.label, dict(self.groups), tuple(values))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: sets are lists of group names, spans are [value, low, high]."""

@@ -1,0 +1,290 @@
+"""Tasks combined by logic: the fewest edges whose removal takes some tasks away and leaves others, by a MaxSAT solver.
+
+Every task is a formula over the edges (`logic.formulas`). All formulas share the variables of the edges; what adds up
+is counted by totalizers. PySAT decides whether there is a removal (else: which gates clash), and RC2 finds a smallest
+one. All clauses are definitions in both directions, so this is exact whatever shape the gates have; but only where all
+are monotone does removing still more leave gone what is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Timer
+from types import ModuleType
+from typing import Any
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.errors import GatewiseError
+from gatewise.logic.formulas import GateTable, LabelsBy, Part, Receiver, Sum, TaskFormula
+from gatewise.logic.gates import Gates, check_one_model
+
+SHARE = 0.9
+SECONDS = 60.0
+_SOLVER = "glucose3"
+
+
+@dataclass(frozen=True, eq=False)
+class Reconciliation:
+    """What to remove so that some tasks are gone and others work, or why there is no such thing."""
+
+    formulas: tuple[TaskFormula, ...]  # of the tasks to keep, then of those to remove
+    removal: Circuit | None  # None: impossible
+    smallest: bool  # proven; else the smallest that was found in the time
+    core: tuple[str, ...]  # gates that clash, in words: without any one of them there would be a removal
+    seconds: float
+
+    @property
+    def possible(self) -> bool:
+        return self.removal is not None
+
+    @property
+    def monotone(self) -> bool:
+        """Whether removing still more leaves gone what is gone; not with XOR-like, inhibiting or negative gates."""
+        return all(formula.monotone for formula in self.formulas)
+
+    def levels(self, removal: Circuit | None = None) -> dict[str, float]:
+        """The share of its effect that each task has left, by its formula, without these edges [the answer's]."""
+        removed = removal or self.removal
+        edges = () if removed is None else removed.indices
+        return {formula.name: formula.levels(edges)["logits"] for formula in self.formulas}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "possible": self.possible,
+            "keep": [formula.name for formula in self.formulas if formula.keep],
+            "remove": [formula.name for formula in self.formulas if not formula.keep],
+            "share": self.formulas[0].share,
+            "removal": None if self.removal is None else self.removal.edges,
+            "smallest": self.smallest,
+            "levels": self.levels() if self.possible else None,
+            "core": list(self.core),
+            "monotone": self.monotone,
+            "seconds": self.seconds,
+        }
+
+    def __repr__(self) -> str:
+        keep, remove = (" and ".join(f.name for f in self.formulas if f.keep == kept) for kept in (True, False))
+        asked = f"remove {remove}, keep {keep or 'nothing'}"
+        if self.removal is None:
+            return f"<Reconciliation: cannot {asked}; {len(self.core)} gates clash: {'; '.join(self.core)}>"
+        proven = "no fewer do" if self.smallest else "fewer may do: the time was over"
+        return f"<Reconciliation: to {asked}, take away {len(self.removal)} edges ({proven})>"
+
+
+def reconcile(
+    keep: Sequence[Gates],
+    remove: Sequence[Gates],
+    *,
+    share: float = SHARE,
+    by: LabelsBy = "split",
+    seconds: float = SECONDS,
+) -> Reconciliation:
+    """The fewest edges to take away so that the tasks of `remove` are gone and those of `keep` work, by their gates.
+
+    share: of its effect that a receiver has to keep, or to lose; what is between is neither. by: labels of the split,
+    or tested gates (receivers without one are ADDERs). seconds: after which the best removal found so far is taken.
+    """
+    _check(keep, remove, share, by, seconds)
+    started = time.monotonic()
+    names = _names([*keep, *remove])
+    formulas = tuple(
+        TaskFormula(gates, name, keep=place < len(keep), share=share, by=by)
+        for place, (gates, name) in enumerate(zip([*keep, *remove], names, strict=True))
+    )
+    edges, smallest, core = _solve(formulas, seconds)
+    removal = None if edges is None else formulas[0].graph.circuit(edges)
+    return Reconciliation(formulas, removal, smallest, core, time.monotonic() - started)
+
+
+def _check(keep: Sequence[Gates], remove: Sequence[Gates], share: float, by: str, seconds: float) -> None:
+    given: tuple[object, object] = (keep, remove)
+    if any(isinstance(one, Gates) for one in given):
+        raise GatewiseError("keep and remove are lists of gates, one for each task, such as keep=[gates_ioi].")
+    if not remove:
+        raise GatewiseError("nothing is to be removed: give the gates of at least one task as remove=[...].")
+    if not 0.5 < share <= 1:
+        raise GatewiseError(f"share is more than 0.5 and at most 1, got {share}: what is kept is not also lost.")
+    if by not in ("split", "tested"):
+        raise GatewiseError(f"by is 'split' or 'tested', got {by!r}.")
+    if not seconds > 0:
+        raise GatewiseError(f"seconds is the time to search for, more than 0; got {seconds}.")
+    check_one_model([*keep, *remove])
+
+
+def _names(tasks: Sequence[Gates]) -> list[str]:
+    found: list[str] = []
+    for place, gates in enumerate(tasks):
+        name = str(gates.ns.provenance.get("task", f"task {place + 1}"))
+        found.append(name if name not in found else f"{name} ({place + 1})")
+    return found
+
+
+def _pysat(module: str) -> ModuleType:
+    from importlib import import_module
+
+    try:
+        return import_module(f"pysat.{module}")
+    except ImportError as error:
+        raise GatewiseError("combining tasks needs python-sat: pip install 'gatewise[sat]'.") from error
+
+
+class _Clauses:
+    """All formulas as clauses. A selector switches each gate, so that a core names gates."""
+
+    def __init__(self, formulas: Sequence[TaskFormula]) -> None:
+        self._card = _pysat("card")
+        self._top = 0
+        self.hard: list[list[int]] = []
+        self.edges: dict[int, int] = {}  # edge -> variable: true if it stays
+        self.gates: dict[int, str] = {}  # selector -> words
+        for formula in formulas:
+            logits = self._formula(formula)
+            self.hard.append([logits if formula.keep else -logits])
+
+    def removed(self, model: Sequence[int]) -> list[int]:
+        """The edges that a solution takes away."""
+        true = set(model)
+        return [edge for edge, stays in self.edges.items() if stays not in true]
+
+    def _new(self) -> int:
+        self._top += 1
+        return self._top
+
+    def _edge(self, edge: int) -> int:
+        return self.edges[edge] if edge in self.edges else self.edges.setdefault(edge, self._new())
+
+    def _formula(self, formula: TaskFormula) -> int:
+        alive: dict[str, int] = {}
+        for node, receiver in formula.receivers.items():
+            counts = self._counting(formula, receiver, alive)
+            words = _worded(formula, node)
+            if isinstance(receiver, Sum):
+                alive[node] = self._sum(receiver, counts, words)
+            else:
+                alive[node] = self._table(receiver, counts, words)
+        return alive["logits"]
+
+    def _counting(self, formula: TaskFormula, receiver: Receiver, alive: Mapping[str, int]) -> dict[int, int]:
+        """Edge -> literal: it is kept, and its sender is alive."""
+        found = {}
+        for edge in receiver.edges:
+            kept, sender = self._edge(edge), alive.get(formula.sender[edge])
+            found[edge] = kept if sender is None else self._gate("AND", [kept, sender])
+        return found
+
+    def _gate(self, kind: str, inputs: Sequence[int], selector: Sequence[int] = ()) -> int:
+        """A literal that is the AND or the OR of others, if its selector is on."""
+        found, sign = self._new(), 1 if kind == "AND" else -1
+        self.hard += [[*selector, -sign * found, sign * one] for one in inputs]
+        self.hard.append([*selector, sign * found, *(-sign * one for one in inputs)])
+        return found
+
+    def _select(self, words: str) -> list[int]:
+        selector = self._new()
+        self.gates[selector] = words
+        return [-selector]
+
+    def _sum(self, receiver: Sum, counts: Mapping[int, int], words: Callable[[Part | None], str]) -> int:
+        if len(receiver.parts) == 1:
+            part = receiver.parts[0]
+            kind = "OR" if part.type == "OR" else "AND"
+            return self._gate(kind, [counts[edge] for edge in part.edges], self._select(words(None)))
+        terms: list[int] = []
+        against = 0
+        for part in receiver.parts:
+            inputs = [counts[edge] for edge in part.edges]
+            one = inputs[0] if len(inputs) == 1 else self._gate(part.type, inputs, self._select(words(part)))
+            terms += [one if part.share > 0 else -one] * abs(part.share)
+            against += max(0, -part.share)
+        return self._at_least(terms, receiver.bar + against, self._select(words(None)))
+
+    def _at_least(self, terms: Sequence[int], bar: int, selector: Sequence[int]) -> int:
+        """A literal that is true if, and only if, so many of the terms are."""
+        if bar in (1, len(terms)):
+            return self._gate("OR" if bar == 1 else "AND", list(dict.fromkeys(terms)), selector)
+        found = self._new()
+        self.hard.append([*selector, found, -self._more_than(terms, bar - 1)])
+        self.hard.append([*selector, -found, -self._more_than([-one for one in terms], len(terms) - bar)])
+        return found
+
+    def _more_than(self, terms: Sequence[int], bound: int) -> int:
+        """A literal that is true if more of the terms are."""
+        with self._card.ITotalizer(lits=list(terms), ubound=bound, top_id=self._top) as totalizer:
+            self.hard += totalizer.cnf.clauses
+            self._top = max(self._top, totalizer.top_id)
+            return int(totalizer.rhs[bound])
+
+    def _table(self, receiver: GateTable, counts: Mapping[int, int], words: Callable[[Part | None], str]) -> int:
+        groups = [self._sum(group, counts, words) for group in receiver.groups.values()]
+        found, selector = self._new(), self._select(words(None))
+        for row, enough in enumerate(receiver.enough):
+            other = [-one if row >> i & 1 else one for i, one in enumerate(groups)]
+            self.hard.append([*selector, *other, found if enough else -found])
+        return found
+
+
+def _worded(formula: TaskFormula, node: str) -> Callable[[Part | None], str]:
+    return lambda part: formula.words(node, part)
+
+
+def _solve(formulas: Sequence[TaskFormula], seconds: float) -> tuple[list[int] | None, bool, tuple[str, ...]]:
+    """A smallest removal and whether that is proven, or the gates that clash."""
+    until = time.monotonic() + seconds
+    clauses = _Clauses(formulas)
+    with _pysat("solvers").Solver(_SOLVER, bootstrap_with=clauses.hard) as solver:
+        solver.set_phases(list(clauses.edges.values()))
+        answer = _within(solver, list(clauses.gates), until)
+        if answer is None:
+            raise GatewiseError(f"{seconds:g} seconds were too few to find any answer; give more, or smaller circuits.")
+        if not answer:
+            core = _minimal_core(solver, until)
+            return None, True, tuple(dict.fromkeys(clauses.gates[one] for one in core))
+        some = clauses.removed(solver.get_model())
+    formula = _pysat("formula").WCNF()
+    formula.extend([*clauses.hard, *([selector] for selector in clauses.gates)])
+    formula.extend([[kept] for kept in clauses.edges.values()], weights=[1] * len(clauses.edges))
+    with _pysat("examples.rc2").RC2(formula, solver=_SOLVER) as solver, _interrupting(solver.interrupt, until):
+        model = solver.compute(expect_interrupt=True)
+    if model is None:
+        return _thinned(formulas, some), False, ()
+    return clauses.removed(model), True, ()
+
+
+def _thinned(formulas: Sequence[TaskFormula], removed: Sequence[int]) -> list[int]:
+    """A removal without edges that can stay as well, tried one after the other."""
+    left = list(removed)
+    for edge in removed:
+        fewer = [other for other in left if other != edge]
+        if all(formula.alive(fewer)["logits"] == formula.keep for formula in formulas):
+            left = fewer
+    return left
+
+
+def _within(solver: Any, on: Sequence[int], until: float) -> bool | None:
+    """Whether the clauses hold with these selectors; None if the time was over before."""
+    with _interrupting(solver.interrupt, until):
+        answer: bool | None = solver.solve_limited(assumptions=list(on), expect_interrupt=True)
+    solver.clear_interrupt()
+    return answer
+
+
+def _minimal_core(solver: Any, until: float) -> list[int]:
+    """Selectors that cannot all be on, none of which can be left out; or not all were tried when the time was over."""
+    core = list(solver.get_core())
+    for one in list(core):
+        if one in core and _within(solver, [other for other in core if other != one], until) is False:
+            core = list(solver.get_core())
+    return core
+
+
+@contextmanager
+def _interrupting(interrupt: Callable[[], None], until: float) -> Iterator[None]:
+    timer = Timer(max(0.001, until - time.monotonic()), interrupt)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
