@@ -24,9 +24,13 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import select_edges
+from gatewise.logic.discovery import Interactions
+from gatewise.logic.interactions import Interaction
 from gatewise.logic.truth import TruthTable
 from gatewise.report.data import report_data
+from gatewise.report.evidence import strongest_nodes
 from gatewise.report.investigation import SEARCHES, Investigation, investigate
+from gatewise.report.nodes import ShownNodes
 from gatewise.report.page import write_page
 
 FLAGS = [
@@ -65,7 +69,15 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
         )
     gates = gw.split_gates(searches["ns"][-1], searches["dn"][-1], joint=searches["ns+dn"][-1])
     made = dataclasses.replace(
-        found, gates=gates, sizes=sizes, searches=searches, calibration=None, tested={}, tables=_tables(gates, tables)
+        found,
+        gates=gates,
+        sizes=sizes,
+        searches=searches,
+        calibration=None,
+        tested={},
+        tables=_tables(gates, tables),
+        nodes=_nodes(found, gates),
+        interactions=_interactions(gates),
     )
     return report_data(made)
 
@@ -81,6 +93,30 @@ def _tables(gates: gw.Gates, count: int) -> tuple[TruthTable, ...]:
             effects = torch.rand(3, 3, 4, generator=generator)
             made.append(TruthTable(port, (first, second), "kept", effects, 0.1, (0.0, 0.2), "ADDER", "ADDER"))
     return tuple(made[:count])
+
+
+def _nodes(found: Investigation, gates: gw.Gates, count: int = 100) -> ShownNodes:
+    """What nodes of the small run do, as if it were these nodes' doing."""
+    assert found.nodes is not None
+    doing = [on for on in found.nodes.of.values() if on[0].looks]
+    names = strongest_nodes(gates, count)
+    worth = {name: 1 / (place + 1) for place, name in enumerate(names)}
+    return ShownNodes(found.nodes.prompts, worth, {name: doing[i % len(doing)] for i, name in enumerate(names)})
+
+
+def _interactions(gates: gw.Gates, count: int = 40) -> Interactions:
+    """Whole ports of heads as groups, with tables drawn at random."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for node in [name for name in gates.graph.senders if name.startswith("a")][-count:]:
+        groups = {
+            port.upper(): tuple(edge for edge in gates.graph.edges if edge.endswith(f"->{node}<{port}>"))
+            for port in "qkv"
+        }
+        table = torch.rand(16, 32, generator=generator, dtype=torch.float64)
+        table[0] = 0
+        made.append(Interaction(node, groups, "corrupted", table, torch.ones(32, dtype=torch.float64)))
+    return Interactions(tuple(made), (True,) * len(made), len(made))
 
 
 _PREPARE = """() => {
@@ -121,7 +157,7 @@ def measure(path: Path, frames: int = 120) -> dict[str, dict[str, float]]:
         mine = {child.pid for child in psutil.Process().children(recursive=True)}
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
-        page.goto(path.as_uri())
+        page.goto(path.as_uri() + "#edges=all")
         page.locator("#plot").scroll_into_view_if_needed()
         page.evaluate(_PREPARE)
         page.locator("#zoom-in").click()  # so that there is something to pan

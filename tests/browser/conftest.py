@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def found() -> Investigation:
+    """With tested gates, and more edges than a page opens with."""
     model = gw.load_model("tiny")
-    return investigate(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1)
+    task = gw.task("ioi", model, examples=16)
+    found = investigate(model, task, edges=64, random_circuits=1)
+    tested = gw.find_interactions(model, task.train, test=task.test, of=found.gates.sound)
+    return replace(found, interactions=tested)
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +96,9 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
     """Write data as a report, open it from disk, and hand over the page; complaints fail the test at its end."""
     contexts, pages = [], []
 
-    def opening(data: dict[str, Any], *, width: int = 1300, height: int = 900, scheme: str = "light") -> Any:
+    def opening(
+        data: dict[str, Any], *, width: int = 1300, height: int = 900, scheme: str = "light", state: str = "edges=all"
+    ) -> Any:
         path = tmp_path / "report.html"
         write_page(path, data)
         context = browser.new_context(
@@ -101,7 +108,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
         contexts.append(context)
         opened = Opened(context.new_page())
         pages.append((opened, path))
-        opened.page.goto(path.as_uri())
+        opened.page.goto(path.as_uri() + (f"#{state}" if state else ""))
         return opened.page
 
     yield opening
@@ -109,4 +116,4 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
         context.close()
     for opened, path in pages:
         assert opened.complaints == []
-        assert {url for url in opened.requests if not url.startswith("blob:")} == {path.as_uri()}
+        assert {url.partition("#")[0] for url in opened.requests if not url.startswith("blob:")} == {path.as_uri()}

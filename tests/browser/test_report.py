@@ -9,12 +9,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import pytest
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation.judgement import faithful
+from gatewise.gate_types import FOUND_COLOURS
+from gatewise.report.evidence import edge_strength
 from gatewise.report.investigation import Investigation
 
 Open = Callable[..., Any]  # data -> page
@@ -24,7 +27,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'`&a
 def shown(page: Any) -> int:
     """The number of edges that the page says it shows."""
     text = page.locator("#shown").inner_text()
-    return int(re.match(r"([\d,]+) of the", text)[1].replace(",", ""))  # type: ignore[index]
+    return int(re.match(r"(?:The|All) ([\d,]+) ", text)[1].replace(",", ""))  # type: ignore[index]
 
 
 def names(page: Any) -> set[str]:
@@ -38,6 +41,15 @@ def spot(page: Any, target: dict[str, int]) -> tuple[float, float]:
     x, y = page.evaluate("(target) => gatewiseReport.graph.screen(target)", target)
     frame = page.locator("#over").bounding_box()
     return frame["x"] + x, frame["y"] + y
+
+
+def wait(page: Any, condition: str) -> None:
+    """Until it holds; the page's policy forbids Playwright's own way of waiting."""
+    for _ in range(200):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(condition)
 
 
 def node_id(page: Any, name: str) -> int:
@@ -56,16 +68,16 @@ def test_says_what_was_found(open_page: Open, data: dict[str, Any], found: Inves
     assert "gatewise run tiny {}" in page.locator("#command").inner_text()
     assert names(page) == set(found.gates.sound)
     assert shown(page) == len(found.gates.sound)
-    for word in ("AND", "OR", "ADDER"):
-        assert f"{word}:" in page.locator("#legend").inner_text()
+    for words in ("noising only", "denoising only", "both directions"):
+        assert f"{words}:" in page.locator("#legend").inner_text()
 
 
-def test_filters_by_type_and_port(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_filters_by_who_found_an_edge_and_by_port(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
     page = open_page(data)
     page.locator("#filters summary").click()
-    page.locator("#types input[value=ADDER]").uncheck()
+    page.locator("#kinds input[value=both]").uncheck()
     assert names(page) == set(found.gates.by_type["AND"] | found.gates.by_type["OR"])
-    page.locator("#types input[value=AND]").uncheck()
+    page.locator("#kinds input[value=ns]").uncheck()
     assert names(page) == set(found.gates.by_type["OR"])
     page.locator("#reset").click()
     assert names(page) == set(found.gates.sound)
@@ -108,8 +120,14 @@ def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], fou
     for name in ("ns", "dn", "ns+dn"):
         page.locator(f"#which input[value='{name}']").check(force=True)
         assert names(page) == set(found.circuits(1)[name])
-        expected = faithful(found.curves[name][1]).answer
-        assert f"Faithful: {expected}." in page.locator("#measured").inner_text()
+        expected = round(100 * found.curves[name][1].recovered_margin)
+        assert f"keeps {expected} % of the margin" in page.locator("#measured").inner_text()
+        title = {"ns": "noising", "dn": "denoising", "ns+dn": "joint"}[name]  # captions follow the choice
+        assert (
+            f"The {title} circuit of {len(found.circuits(1)[name])} edges: {expected} %"
+            in page.locator("#curves").inner_text()
+        )
+        assert f"of the {title} circuit at {found.sizes[1]} edges per direction" in page.locator("#shown").inner_text()
 
 
 def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
@@ -121,29 +139,32 @@ def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str
     into = [edge for edge in found.gates.sound if edge.endswith("->logits")]
     assert f"in {len(into)} " in tip.inner_text()
     tested = page.evaluate(
-        "gatewiseReport.graph.order().filter((e) => gatewiseReport.model.tablesOf[e.id].length).at(-1).id"
+        """gatewiseReport.graph.order().filter((edge) =>
+        gatewiseReport.model.tablesOf[edge.id].length && !edge.gates.length).at(-1).id"""
     )
     page.mouse.move(5, 5)
     page.mouse.move(*spot(page, {"edge": tested}))
     tip.wait_for(state="visible")
     page.locator("#tip b", has_text="->").wait_for()
     name = tip.locator("b").first.inner_text()
-    assert found.gates.label(name) in tip.inner_text()
+    by = {"AND": "noising only", "OR": "denoising only", "ADDER": "both directions"}
+    assert f"found by {by[found.gates.label(name)]}" in tip.inner_text()  # type: ignore[index]
     assert "effect at the receiver" in tip.inner_text()
     score = float(found.gates.ns.scores[found.graph.index(name)])  # type: ignore[index]
-    line = re.search(r"^ns\t(\S+)", tip.inner_text().replace("\u2212", "-"), flags=re.MULTILINE)
+    line = re.search(r"^noising\t(\S+)", tip.inner_text().replace("\u2212", "-"), flags=re.MULTILINE)
     assert float(line[1]) == pytest.approx(score, rel=0.006)  # type: ignore[index]
     page.mouse.move(5, 5)
     tip.wait_for(state="hidden")
 
 
-def test_click_shows_a_gate_alone(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_click_shows_a_node_alone(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
     page = open_page(data)
     page.mouse.click(*spot(page, {"node": node_id(page, "m0")}))
     page.mouse.move(5, 5)
-    assert page.locator("#gate-title").inner_text() == "Gates of m0"
+    assert page.locator("#node-title").inner_text().startswith("m0")
     lit = set(page.evaluate("gatewiseReport.graph.lit().map((edge) => edge.name)"))
-    assert lit == {edge for edge in found.gates.sound if edge.endswith("->m0")}
+    assert lit == {edge for edge in found.gates.sound if edge.endswith("->m0") or edge.startswith("m0->")}
+    assert "m0 alone" in page.locator("#chosen").inner_text()
     for gate in found.gates:
         if gate.receiver == "m0":
             for sender in gate.senders:
@@ -154,13 +175,172 @@ def test_click_shows_a_gate_alone(open_page: Open, data: dict[str, Any], found: 
     assert page.evaluate("gatewiseReport.graph.lit()") is None
 
 
+def test_opens_with_the_strongest_edges_and_names(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+    page = open_page(data, state="")
+    assert len(found.gates.sound) > 60
+    strength = edge_strength(found.gates)
+    weakest = sorted(float(strength[edge]) for edge in found.gates.sound.indices)[-60]
+    assert shown(page) == 60
+    assert all(float(strength[found.graph.index(edge)]) >= weakest * (1 - 1e-4) for edge in names(page))
+    named = page.evaluate(
+        """() => {
+        const seen = [], kind = CanvasRenderingContext2D.prototype, write = kind.fillText;
+        kind.fillText = function (text, ...at) { seen.push(text); write.call(this, text, ...at); };
+        gatewiseReport.graph.overlay();
+        return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(seen))));
+        }"""
+    )
+    used = {node for edge in names(page) for node in (edge.partition("->")[0], re.split("->|<", edge)[1])}
+    assert len(used & set(named)) > 0.9 * len(used)
+    page.locator("#show-all").click()
+    assert names(page) == set(found.gates.sound)
+    page.locator("#show-all").click()
+    assert shown(page) == 60
+
+
+def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+    assert found.nodes is not None
+    name = next(name for name, on in found.nodes.of.items() if on[0].looks)
+    page = open_page(data, state=f"node={name}")
+    panel = page.locator("#panel")
+    look = found.nodes.of[name][0].looks[0]
+    assert panel.locator(".look").count() == len(found.nodes.of[name][0].looks)
+    for side, place in (("clean", 0), ("corrupted", 1)):
+        tokens = panel.locator(".look").first.locator(".tokens").nth(place).locator("span")
+        assert tokens.all_inner_texts() == list(getattr(found.nodes.prompts[0], side))
+        position, weight = look.weights[side][0]  # type: ignore[index]
+        percent = re.search(r": (\d+) %$", tokens.nth(position).get_attribute("title"))
+        assert int(percent[1]) == pytest.approx(100 * weight, abs=0.6)  # type: ignore[index]
+    writes = panel.locator(".writes").inner_text().replace("\u2212", "-")
+    for value in (found.nodes.of[name][0].right["clean"], found.nodes.of[name][0].wrong["corrupted"]):
+        assert re.search(rf"{value:+.1g}".replace("+", "\\+?")[:6], writes)
+    for word, _ in found.nodes.of[name][0].promoted["clean"]:
+        assert word.strip() in writes
+    panel.locator(".prompts button").nth(1).click()
+    tokens = panel.locator(".look").first.locator(".tokens").first.locator("span")
+    assert tokens.all_inner_texts() == list(found.nodes.prompts[1].clean)
+    assert f"Carries {round(100 * found.nodes.worth[name])} %" in panel.inner_text().replace("\u2212", "-")
+
+
+def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+    assert found.interactions is not None
+    standing = found.interactions.found
+    assert standing, "the fixture has a gate that stands"
+    page = open_page(data)
+    sections = page.evaluate("[...document.querySelectorAll('main > section')].map((e) => e.id)")
+    assert sections.index("tested") < sections.index("circuit")
+    cards = page.locator("#tested-cards .gate-card")
+    assert cards.count() == min(6, len(standing))
+    first, card = standing[0], cards.first
+    assert card.locator("h3").inner_text().split() == [first.receiver, first.label]
+    assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.players)
+    text = card.inner_text().replace("\u2212", "-")
+    for name, index in first.intervals["gamma"].items():
+        if math.isfinite(index.value):
+            assert f"{index.value:+.2f} ({index.low:.2f} to {index.high:.2f})" in text
+        assert first.group_labels[name] in text
+    page.locator("#filters summary").click()
+    page.locator("#gated").check()
+    grouped = {edge for one in standing for group in one.groups.values() for edge in group}
+    assert names(page) == grouped & set(found.gates.sound)
+    card.locator("button").click()
+    assert page.locator("#node-title").inner_text().startswith(first.receiver)
+    assert page.locator("#panel .gate-card").count() == sum(one.receiver == first.receiver for one in standing)
+
+
+def test_nothing_is_called_and_or_or_without_a_test(open_page: Open, data: dict[str, Any]) -> None:
+    """What direction found an edge is no gate: the split's names stand only where the split is named."""
+    for gate in data["gates"]["tested"]:
+        gate["label"] = "undecided"
+        for player in gate["players"].values():
+            player["label"] = "undecided"
+            player.pop("split", None)
+    data["tables"] = []
+    data["facts"], data["trust"], data["next"] = data["facts"][:1], [], []
+    data["edges"]["tested"] = [-1] * len(data["edges"]["tested"])
+    page = open_page(data, state="node=m0")
+    said = page.locator("#panel").inner_text() + page.locator("#shown").inner_text()
+    said += "".join(
+        page.locator("#panel [aria-label]").evaluate_all("(all) => all.map((e) => e.getAttribute('aria-label'))")
+    )
+    columns = page.locator("#panel .ends")  # the scale between OR and AND
+    assert len(re.findall(r"\bAND\b|\bADDER\b|\bOR\b", said)) == 3 * columns.count()
+
+
+def test_the_address_holds_the_view(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+    page = open_page(data, state="")
+    assert page.evaluate("location.hash") in ("", "#")
+    page.locator("#which input[value=dn]").check(force=True)
+    set_range(page, "#size", 1)
+    page.locator("#filters summary").click()
+    page.locator("#ports input[value=q]").uncheck()
+    set_range(page, "#score", 10)
+    page.locator("#layer-to").select_option("4")
+    page.locator("#search").fill("m0")
+    page.keyboard.press("Enter")
+    page.locator(".pin").click()
+    page.locator("#show-all").evaluate("(button) => button.click()")
+    wait(page, "location.hash.includes('pins') && location.hash.includes('edges')")
+    before, address = names(page), page.evaluate("location.hash")
+    again = open_page(data, state=address[1:])
+    assert names(again) == before
+    assert again.locator("#node-title").inner_text().startswith("m0")
+    assert again.locator("#pins .chip").count() == 1
+    assert again.locator("#size-value").inner_text() == str(found.sizes[1])
+    assert not again.locator("#ports input[value=q]").is_checked()
+    again.evaluate("location.hash = 'circuit=noising'")
+    wait(again, "gatewiseReport.state.circuit === 'ns'")
+    assert again.locator("#which input[value=ns]").is_checked()
+
+
+@pytest.mark.parametrize(
+    "state", ["size=7&circuit=<b>&node=nobody&edge=x&pins=,,a&layers=9..x&score=1e9&found=zz", "=", "a=%FF%"]
+)
+def test_an_address_without_sense_is_ignored(open_page: Open, data: dict[str, Any], state: str) -> None:
+    page = open_page(data, state=state)
+    assert page.locator("#panel h3").first.inner_text() == "Strongest receivers"
+    assert page.locator("#size-value").inner_text() == str(data["sizes"][-1])
+    assert shown(page) in (0, 60)  # `found` may leave nothing
+
+
+def test_pins_stay_in_front(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+    page = open_page(data, state="node=m0")
+    page.locator(".pin").click()
+    page.keyboard.press("Escape")
+    touching = {edge for edge in found.gates.sound if edge.endswith("->m0") or edge.startswith("m0->")}
+    lit = "gatewiseReport.graph.lit().map((edge) => edge.name)"
+    assert set(page.evaluate(lit)) == touching
+    page.locator("#panel .list button[data-node=logits]").click()
+    assert set(page.evaluate(lit)) == touching | {edge for edge in found.gates.sound if edge.endswith("->logits")}
+    page.locator("#pins .close").click()
+    assert page.locator("#pins").is_hidden()
+    page.keyboard.press("Escape")
+    assert page.evaluate("gatewiseReport.graph.lit()") is None
+
+
+def test_lines_between_nodes(open_page: Open, data: dict[str, Any], found: Investigation, tmp_path: Path) -> None:
+    page = open_page(data)
+    page.locator("#level input[value=nodes]").check(force=True)
+    between = {tuple(re.split("->|<", edge)[:2]) for edge in found.gates.sound}
+    drawn = [tuple(re.split("->|<", edge)[:2]) for edge in names(page)]
+    assert len(drawn) == len(set(drawn)) == len(between) < len(found.gates.sound)
+    radii = page.evaluate("gatewiseReport.graph.laid().radii")
+    assert found.nodes is not None
+    heads = sorted((abs(worth), radii[node_id(page, name)]) for name, worth in found.nodes.worth.items())
+    assert [radius for _, radius in heads] == sorted(radius for _, radius in heads)
+    with page.expect_download() as waiting:
+        page.locator("#save-json").click()
+    waiting.value.save_as(tmp_path / "circuit.json")
+    assert Circuit.load(tmp_path / "circuit.json") == found.gates.sound  # all edges behind the lines
+
+
 def test_gates_without_a_mouse(open_page: Open, data: dict[str, Any]) -> None:
     page = open_page(data)
     first = page.locator("#panel .list button").first
     first.focus()
     name = first.get_attribute("data-node")
     page.keyboard.press("Enter")
-    assert page.locator("#gate-title").inner_text() == f"Gates of {name}"
+    assert page.locator("#node-title").inner_text().startswith(name)
     unnamed = page.evaluate(
         """[...document.querySelectorAll("button, input, select, canvas[tabindex]")].filter((e) =>
         !(e.getAttribute("aria-label") || e.textContent.trim() || (e.labels && e.labels.length))).length"""
@@ -173,7 +353,7 @@ def test_search(open_page: Open, data: dict[str, Any]) -> None:
     page.locator("#search").fill("m0")
     assert page.locator("#found li").first.inner_text().startswith("m0")
     page.keyboard.press("Enter")
-    assert page.locator("#gate-title").inner_text() == "Gates of m0"
+    assert page.locator("#node-title").inner_text().startswith("m0")
     page.locator("#search").fill("m0->logits")
     page.keyboard.press("Enter")
     assert page.locator("#panel h3").first.inner_text() == "m0->logits"
@@ -181,10 +361,11 @@ def test_search(open_page: Open, data: dict[str, Any]) -> None:
     assert "nothing shown" in page.locator("#found").inner_text()
 
 
-def test_edges_are_drawn_in_the_colours_of_their_types(open_page: Open, data: dict[str, Any]) -> None:
+def test_edges_are_drawn_in_the_colours_of_who_found_them(open_page: Open, data: dict[str, Any]) -> None:
+    data["gates"] = None  # no beads
     page = open_page(data)
     page.locator("#filters summary").click()
-    palette = {"AND": (0, 114, 178), "OR": (0, 158, 115), "ADDER": (213, 94, 0)}
+    palette = {kind: tuple(bytes.fromhex(colour[1:])) for kind, colour in FOUND_COLOURS.items()}
     mean_colour = """() => {
       const base = document.getElementById("base"), copy = document.createElement("canvas"), sum = [0, 0, 0, 0];
       [copy.width, copy.height] = [base.width, base.height];
@@ -199,7 +380,7 @@ def test_edges_are_drawn_in_the_colours_of_their_types(open_page: Open, data: di
     }"""
     for kind, colour in palette.items():
         for other in palette:
-            page.locator(f"#types input[value={other}]").set_checked(other == kind)
+            page.locator(f"#kinds input[value={other}]").set_checked(other == kind)
         page.wait_for_timeout(100)
         *sums, count = page.evaluate(mean_colour)
         assert count > 100
@@ -217,11 +398,9 @@ def test_five_thousand_edges(open_page: Open, tmp_path: Path) -> None:
     page = open_page(large)
     assert (tmp_path / "report.html").stat().st_size < 5_000_000
     assert shown(page) > 5_000
-    for _ in range(100):
-        if page.evaluate("gatewiseReport.graph.complete()"):
-            break
-        page.wait_for_timeout(100)
-    assert page.evaluate("gatewiseReport.graph.complete()")
+    assert len(large["gates"]["tested"]) == 40
+    assert len(large["nodes"]["of"]) == 100
+    wait(page, "gatewiseReport.graph.complete()")
     page.mouse.move(*spot(page, {"node": node_id(page, "m15")}))
     page.locator("#tip b", has_text="m15").wait_for()
     set_range(page, "#score", 60)
@@ -245,9 +424,12 @@ def test_dark_and_light(open_page: Open, data: dict[str, Any]) -> None:
     assert paper() == dark
 
 
+@pytest.mark.parametrize("state", ["", "node=m0&pins=logits&level=nodes"])
 @pytest.mark.parametrize("width", [390, 800])
-def test_narrow_screens_need_no_sideways_scrolling(open_page: Open, data: dict[str, Any], width: int) -> None:
-    page = open_page(data, width=width, height=844)
+def test_narrow_screens_need_no_sideways_scrolling(
+    open_page: Open, data: dict[str, Any], width: int, state: str
+) -> None:
+    page = open_page(data, width=width, height=844, state=state)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("gatewiseReport.graph.laid().upwards") is (width < 600)
 
@@ -261,8 +443,25 @@ def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
         example["right"] = [HOSTILE]
         for answer in example["answers"].values():
             answer["top"][0][0] = HOSTILE
-    page = open_page(data)
+    for prompt in data["nodes"]["prompts"]:
+        prompt["clean"] = prompt["corrupted"] = [HOSTILE] * len(prompt["clean"])
+        prompt["right"] = prompt["wrong"] = [HOSTILE]
+    for on in data["nodes"]["of"].values():
+        for one in on:
+            for side in ("clean", "corrupted"):
+                one["promoted"][side][0][0] = one["suppressed"][side][0][0] = HOSTILE
+    for gate in data["gates"]["tested"]:
+        gate["label"] = HOSTILE
+        gate["players"] = {
+            (HOSTILE if i == 0 else name): player for i, (name, player) in enumerate(gate["players"].items())
+        }
+        for row in gate["table"]:
+            row["set"] = [
+                HOSTILE if name in ("G1", "K", "Q") and HOSTILE in gate["players"] else name for name in row["set"]
+            ]
+    page = open_page(data, state=f"node=m0&name={quote(HOSTILE)}")
     page.wait_for_timeout(200)
+    page.locator("#reset").evaluate("(button) => button.click()")
     assert page.locator("h1").evaluate("(e) => e.textContent") == HOSTILE
     assert page.locator(".prompt").first.evaluate("(e) => e.textContent") == HOSTILE
     assert page.locator("script").count() == 2  # the data and the program
@@ -287,8 +486,11 @@ def test_saves_the_circuit_and_the_view(
     root = ElementTree.parse(tmp_path / "view.svg").getroot()
     space = "{http://www.w3.org/2000/svg}"
     assert len(root.findall(f".//{space}path")) == len(found.gates.sound)
+    written = ["".join(text.itertext()) for text in root.findall(f".//{space}text")]
+    assert {"layer", "0", "1", "h0", "MLP", "input", "logits", "noising only"} <= set(written)  # axis, nodes, legend
+    assert any(text.startswith(f"ioi in tiny. All {len(found.gates.sound)} edges") for text in written)  # caption
     page.locator("#filters summary").click()
-    page.locator("#types input[value=ADDER]").uncheck()
+    page.locator("#kinds input[value=both]").uncheck()
     with page.expect_download() as waiting:
         page.locator("#save-json").click()
     waiting.value.save_as(tmp_path / "part.json")

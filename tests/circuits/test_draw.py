@@ -11,6 +11,7 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.draw import draw
+from gatewise.circuits.draw_gate import DrawnGate, draw_gate
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_COLOURS
@@ -59,7 +60,7 @@ def test_only_nodes_of_the_circuit(gates: Gates, tmp_path: Path) -> None:
     gates.draw(tmp_path / "c.svg")
     shown = texts_of(tmp_path / "c.svg")
     assert shown & set(GRAPH.nodes) == set(gates.sound.nodes)
-    assert {"AND (3)", "OR (2)", "ADDER (1)"} <= shown
+    assert {"AND by split (3)", "OR by split (2)", "ADDER by split (1)"} <= shown
 
 
 def width(shape: ET.Element) -> float:
@@ -123,3 +124,24 @@ def test_without_matplotlib_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch,
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match=r"\.svg, \.pdf, \.png"):
         GRAPH.empty().draw(tmp_path / "c.gif")
+
+
+def test_a_gate_with_its_groups(tmp_path: Path) -> None:
+    worth = {
+        frozenset({"K"}): (0.0, -0.1, 0.1),
+        frozenset({"V"}): (0.4, 0.3, 0.5),
+        frozenset({"K", "V"}): (0.9, 0.8, 1.0),
+    }
+    many = tuple(f"m{i}->a2.h3<v>" for i in range(9))
+    gate = DrawnGate(
+        "a2.h3", "mixed", {"K": ("m0->a2.h3<k>", "a0.h1->a2.h3<k>"), "V": many}, {"K": "AND", "V": "ADDER"}, worth
+    )
+    path = draw_gate(gate, tmp_path / "gate.svg", title="a title")
+    drawn, shown = edges_of(path), texts_of(path)
+    assert set(drawn) == {"K->a2.h3", "V->a2.h3"}
+    assert GATE_COLOURS["AND"].lower() in drawn["K->a2.h3"].attrib["style"]
+    assert {"a2.h3", "mixed", "K", "V", "m0 into k", "a0.h1", "9 edges into v", "0.90", "a title"} <= shown
+    again = draw_gate(gate, tmp_path / "again.svg", title="a title")
+    assert again.read_bytes() == path.read_bytes()
+    with pytest.raises(GatewiseError, match="ends in"):
+        draw_gate(gate, tmp_path / "gate.jpg")

@@ -73,5 +73,6 @@ def test_strongest_nodes_come_first(found: Investigation) -> None:
     strongest = max(found.gates.sound.indices, key=lambda edge: float(edge_strength(found.gates)[edge]))
     sender, _, port = found.graph.edges[strongest].partition("->")
     assert {sender, port.partition("<")[0]} & set(names)
+    assert found.nodes is not None
     assert set(found.nodes.of) == set(strongest_nodes(found.gates, 100))
     assert len(found.nodes.prompts) == 3

@@ -7,7 +7,7 @@ circuit are drawn. Edges are coloured by gate type and as wide as the square roo
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ _COLUMN, _MARGIN = 0.66, 0.42  # inches
 _BOX = (0.50, 0.20)  # inches
 _TALLEST = 10.5  # inches that many layers are squeezed into, as far as labels allow
 _ROW_RANGE = (0.36, 0.75)  # inches between layers
+_NAMED = {kind: f"{kind} by split" for kind in GATE_COLOURS}  # what was not tested is not said to be a gate
 _WIDTHS = (0.35, 2.8)  # points
 _PORT_SHIFT = {"<q>": -0.16, "<k>": 0.0, "<v>": 0.16}  # inches, along the lower side of a head
 _DPI = 200
@@ -46,16 +47,21 @@ def draw(what: Circuit | Labelled, path: str | Path, *, max_edges: int = 300, ti
     if max_edges < 1:
         raise GatewiseError(f"max_edges is a whole number of at least 1, got {max_edges}.")
     circuit, kinds = (what.circuit, what.kinds) if isinstance(what, Labelled) else (what, {})
+    return save_figure(lambda: _figure(_strands(circuit, kinds, max_edges), circuit.graph, title), path)
+
+
+def save_figure(make: Callable[[], Figure], path: Path) -> Path:
+    """Make a figure and write it in the suffix's format. Text stays text; the same figure gives the same file."""
     import matplotlib
 
-    settings: dict[Any, Any] = {  # text stays text, and the same circuit gives the same file
+    settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "gatewise",
         "pdf.fonttype": 42,
         "font.family": "sans-serif",
     }
     with matplotlib.rc_context(settings):
-        figure = _figure(_strands(circuit, kinds, max_edges), circuit.graph, title)
+        figure = make()
         stream = io.BytesIO()
         kind = path.suffix.lower()[1:]
         stamps = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -297,7 +303,7 @@ def _legend(axes: Axes, layout: _Layout, drawing: _Drawing, title: str | None) -
     counts = {kind: sum(strand.kind == kind for strand in drawing.strands) for kind in (*GATE_COLOURS, "")}
     plain = "no label" if any(counts[kind] for kind in GATE_COLOURS) else "edge"
     handles = [
-        Line2D([], [], color=GATE_COLOURS.get(kind, _PLAIN), linewidth=2, label=f"{kind or plain} ({count})")
+        Line2D([], [], color=GATE_COLOURS.get(kind, _PLAIN), linewidth=2, label=f"{_NAMED.get(kind, plain)} ({count})")
         for kind, count in counts.items()
         if count
     ]

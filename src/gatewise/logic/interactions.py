@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -246,6 +247,14 @@ class Interaction:
             },
             "pairs": len(self.total),
         }
+
+    def draw(self, path: str | Path, *, title: str | None = None) -> Path:
+        """Draw the groups, the receiver and the table to a file, .svg, .pdf or .png. Gives the path."""
+        from gatewise.circuits.draw_gate import DrawnGate, draw_gate
+
+        worth = {names: (one.value, one.low, one.high) for names, one in self.intervals["values"].items()}
+        groups = {name: tuple(self.groups.get(name, ())) for name in self.players}
+        return draw_gate(DrawnGate(self.receiver, self.label, groups, self.group_labels, worth), path, title=title)
 
     def __repr__(self) -> str:
         worth = ", ".join(f"{'+'.join(sorted(names))} {value:.2f}" for names, value in self.values.items())

@@ -13,14 +13,14 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.evaluation.judgement import faithful
-from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, TESTED_LABELS
+from gatewise.gate_types import FOUND_BY, GATE_SIGNS, GATE_TYPES, SPLIT, TESTED_LABELS
 from gatewise.logic.truth import MEASURES, TruthTable
+from gatewise.report.investigation import CIRCUIT_NAMES, Investigation
 from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
 
 if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation
     from gatewise.evaluation.evaluations import Behaviour
-    from gatewise.report.investigation import Investigation
 
 TABLES_PER_RECEIVER = 40  # in the page; `tables.json` has all
 
@@ -41,6 +41,9 @@ def report_data(found: Investigation, command: Command | None = None) -> dict[st
         "title": f"{record.get('task', 'circuit')} in {found.model}",
         "headline": headline(found),
         "model": found.model,
+        "circuits": dict(CIRCUIT_NAMES),
+        "found_by": dict(FOUND_BY),
+        "split": dict(SPLIT),
         "signs": dict(GATE_SIGNS),
         "tested_labels": list(TESTED_LABELS),
         "graph": graph_data(found.graph),

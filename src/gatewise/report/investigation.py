@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from gatewise.report.data import Command
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
-CIRCUITS = ("ns|dn", *SEARCHES)  # what is drawn and measured; ns|dn is the union
+# What is drawn and measured, as people read it: the union holds what either direction found; the joint circuit comes
+# from one search that adds both effects up.
+CIRCUIT_NAMES = {"ns|dn": "union", "ns": "noising", "dn": "denoising", "ns+dn": "joint"}
+CIRCUITS = tuple(CIRCUIT_NAMES)
 _SMALLEST = 16  # edges of the smallest circuit of the slider
 _TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8

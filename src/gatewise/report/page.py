@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.files import write_atomically
-from gatewise.gate_types import GATE_COLOURS, GATE_COLOURS_ON_DARK
+from gatewise.gate_types import FOUND_COLOURS, FOUND_COLOURS_ON_DARK, GATE_COLOURS, GATE_COLOURS_ON_DARK
 
-_SCRIPTS = ("model.js", "dom.js", "layout.js", "graph.js", "export.js", "charts.js", "panels.js", "main.js")
+_SCRIPTS = (
+    "model.js", "dom.js", "layout.js", "graph.js", "export.js", "charts.js", "gates.js", "nodes.js", "panels.js",
+    "url.js", "main.js",
+)  # fmt: skip
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def page(data: Mapping[str, Any]) -> str:
     """The whole report as HTML."""
-    style = _gate_colours() + _asset("report.css")
+    style = _colours() + _asset("report.css")
     parts = "\n".join(f"// {name}\n{_asset(name)}" for name in _SCRIPTS)
     script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
     policy = (
@@ -59,9 +62,10 @@ def as_script_json(data: Any) -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def _gate_colours() -> str:
-    """Variables for the style: `--and` and so on, on light and on dark ground."""
-    themes = {":root": GATE_COLOURS, ':root[data-theme="dark"]': GATE_COLOURS_ON_DARK}
+def _colours() -> str:
+    """Variables for the style: `--and`, `--ns` and so on, on light and on dark ground."""
+    light, dark = {**GATE_COLOURS, **FOUND_COLOURS}, {**GATE_COLOURS_ON_DARK, **FOUND_COLOURS_ON_DARK}
+    themes = {":root": light, ':root[data-theme="dark"]': dark}
     return "".join(
         f"{theme} {{ {' '.join(f'--{kind.lower()}: {colour};' for kind, colour in colours.items())} }}\n"
         for theme, colours in themes.items()

@@ -5,13 +5,14 @@ The terminal and the page print the same sentences, made here and in `evaluation
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gatewise.evaluation import judgement
 from gatewise.evaluation.judgement import Remark, level_of, without_praise
-from gatewise.gate_types import GATE_TYPES
+from gatewise.gate_types import FOUND_BY, GATE_TYPES, SPLIT
 
 if TYPE_CHECKING:
     from gatewise.report.investigation import Investigation
@@ -82,16 +83,18 @@ def _judged(found: Investigation, remarks: list[Remark]) -> list[Remark]:
 
 
 def _gates(found: Investigation) -> Remark:
-    counts = {kind: sum(gate.type == kind for gate in found.gates) for kind in GATE_TYPES}
-    listed = ", ".join(
-        f"{len(found.gates.by_type[kind]):,} {kind} edges in {counts[kind]:,} gates" for kind in GATE_TYPES
-    )
-    text = f"{listed}, by what noising and denoising found."
-    agreement = found.agreement
-    if agreement.edges:
-        shares = ", ".join(f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind])
-        text += f" Labels that truth tables confirm, of {agreement.edges:,} tested: {shares}."
-    return Remark("note", "Which gates?", text)
+    by = [f"{len(found.gates.by_type[SPLIT[kind]]):,} by {name}" for kind, name in FOUND_BY.items()]
+    text, tested = f"Edges found: {', '.join(by)}.", found.interactions
+    if tested is None:
+        return Remark("note", "Which gates?", f"{text} How groups of them act together was not tested.")
+    labels = Counter(one.label for one in tested).most_common()
+    said = f"{len(tested)} of {len(tested.tested)} tests of groups stand"
+    said += f" ({', '.join(f'{count} {label}' for label, count in labels)})." if labels else "."
+    if tested.found:
+        names, size = tested.found[0].interaction
+        said += f" The largest: {' with '.join(sorted(names))} of {tested.found[0].receiver}, {size.value:+.2f} of the margin"
+        said += f" beyond their sum ({size.low:.2f} to {size.high:.2f})."
+    return Remark("note", "Which gates?", f"{said} {text}", f"{len(tested):,} tested gate{'s' if len(tested) != 1 else ''}")
 
 
 def _agreement(found: Investigation) -> Remark | None:
@@ -99,7 +102,7 @@ def _agreement(found: Investigation) -> Remark | None:
     if agreement.edges == 0:
         text = "No port of the circuit receives two edges that reach the logits, so there is nothing to test."
         return Remark("note", "Labels not tested", text)
-    text = f"Truth tables confirm {agreement.share:.0%} of the {agreement.edges:,} labels tested"
+    text = f"Truth tables confirm {agreement.share:.0%} of the {agreement.edges:,} labels of the split tested"
     shares = [f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind]]
     text += f" ({', '.join(shares)})."
     worst = min(agreement.of_type(kind) for kind in GATE_TYPES if agreement.table[kind])

@@ -1,5 +1,6 @@
 // Curves over circuit size, the table of measures, proportions, and split labels against tested ones.
-const LINES = { "ns|dn": ["ink", ""], ns: ["AND", "6 4"], dn: ["OR", "2 4"], "ns+dn": ["ADDER", "9 3 2 3"] };
+// Colours are those of the directions, never those of gates.
+const LINES = { "ns|dn": ["ink", ""], ns: ["ns", "6 4"], dn: ["dn", "2 4"], "ns+dn": ["soft", "9 3 2 3"] };
 
 function curveChart(title, caption, valueOf, chance, state) {
   const ink = colours(), width = 560, height = 280, left = 46, right = 12, top = 12, bottom = 40;
@@ -35,9 +36,11 @@ function curveChart(title, caption, valueOf, chance, state) {
     picture.append(svg("path", { d: `M${spot[0] - 4} ${spot[1] - 4}l8 8m0 -8l-8 8`, stroke: ink.soft, "stroke-width": 1.8 },
       svg("title", {}, `random circuits: ${percent(chance(last))}`)));
   }
+  const now = valueOf(data.curves[state.circuit][state.size]);
+  const said = `${caption} ${now === null ? "" : `The ${CIRCUITS[state.circuit]} circuit of ${plural(data.curves[state.circuit][state.size].edges, "edge")}: ${percent(now)}.`}`;
   const keys = Object.entries(CIRCUITS).map(([name, text]) => el("span", {}, lineKey(ink[LINES[name][0]], LINES[name][1]), " ", text));
   keys.push(el("span", {}, "× random"));
-  return el("div", { class: "chart" }, el("h3", {}, title), el("p", { class: "caption" }, caption), picture, el("div", { class: "keys" }, keys));
+  return el("div", { class: "chart" }, el("h3", {}, title), el("p", { class: "caption" }, said), picture, el("div", { class: "keys" }, keys));
 }
 function lineKey(colour, dash) {
   return svg("svg", { width: 26, height: 8, viewBox: "0 0 26 8", "aria-hidden": "true" },
@@ -63,13 +66,13 @@ function showMeasures(state) {
   const any = of("ns|dn"), lines = [line("whole model", data.graph.edges, any.full, any.empty), line("empty circuit", 0, any.empty, any.full)];
   for (const [name, text] of Object.entries(CIRCUITS)) {
     const one = of(name);
-    lines.push(line(text, one.edges, one.circuit, one.complement));
+    lines.push(line(`${text} circuit`, one.edges, one.circuit, one.complement));
     if (last && one.random && (name === "ns|dn" || name === "ns+dn")) {
       lines.push(line(`random (mean of ${one.random_circuits})`, one.edges, one.random, one.random_complement));
     }
   }
   fill($("measures"),
-    el("h3", {}, "Measures on held-out pairs"),
+    el("h3", {}, `Measures on held-out pairs, at ${plural(data.sizes[state.size], "edge")} per direction`),
     el("table", {}, el("thead", {},
       el("tr", {}, el("th", {}), el("th", {}), el("th", { colSpan: 3 }, "the circuit alone"), el("th", { colSpan: 3 }, "the model without it")),
       row("th", ["", "edges", "KL(G‖C) ↓", "right over wrong", "margin", "KL(G∖C‖G) ↑", "right over wrong", "margin"])),
@@ -77,28 +80,32 @@ function showMeasures(state) {
     el("p", { class: "muted small" }, "KL in nats; ± is the standard error over pairs. Removed edges carry what they carry on the corrupted prompt."));
 }
 
-function showProportions() {
-  const total = data.proportions.reduce((sum, one) => sum + one.edges, 0) || 1;
-  fill($("proportions"), el("h3", {}, "Proportions"),
-    el("div", { class: "bar", role: "img", "aria-label": data.proportions.map((one) => `${one.type} ${percent(one.share)}`).join(", ") },
-      data.proportions.map((one) => el("span", { class: one.type.toLowerCase(), width: 100 * one.edges / total + "%" }))),
-    el("table", {}, el("thead", {}, row("th", ["type", "edges", "share", "gates", "layers crossed"])),
-      el("tbody", {}, data.proportions.map((one) => row("td",
-        [typeName(one.type), one.edges.toLocaleString("en"), percent(one.share), one.gates.toLocaleString("en"), number(one.span, 2)])))));
+// Who found the edges at the chosen size.
+function showProportions(state) {
+  const kinds = Object.keys(SPLIT), some = Object.fromEntries(kinds.map((kind) => [kind, []]));
+  for (const edge of model.edges) { const kind = foundBy(edge.id, state.size); if (some[kind]) some[kind].push(edge); }
+  const total = kinds.reduce((sum, kind) => sum + some[kind].length, 0) || 1;
+  const crossed = (edges) => (edges.length ? edges.reduce((sum, edge) => sum + edge.to.layer - edge.from.layer, 0) / edges.length : null);
+  fill($("proportions"), el("h3", {}, `Who found the edges, at ${plural(data.sizes[state.size], "edge")} per direction`),
+    el("div", { class: "bar", role: "img", "aria-label": kinds.map((kind) => `${FOUND[kind]} ${percent(some[kind].length / total)}`).join(", ") },
+      kinds.map((kind) => el("span", { class: kind, width: 100 * some[kind].length / total + "%" }))),
+    el("table", {}, el("thead", {}, row("th", ["found by", "edges", "share", "ports", "layers crossed", "the split's name"])),
+      el("tbody", {}, kinds.map((kind) => row("td", [foundName(kind), some[kind].length.toLocaleString("en"), percent(some[kind].length / total),
+        new Set(some[kind].map((edge) => edge.port)).size.toLocaleString("en"), number(crossed(some[kind]), 2), SPLIT[kind]])))));
 }
 
 function showAgreement() {
   const found = data.agreement;
   if (!found.edges) {
-    fill($("agreement"), el("h3", {}, "Labels by test"), el("p", { class: "muted" }, "No labels were tested."));
+    fill($("agreement"), el("h3", {}, "The split's names against truth tables"), el("p", { class: "muted" }, "No edges were tested."));
     return;
   }
   const labels = TESTED.filter((label) => Object.values(found.table).some((counts) => counts[label]));
-  const lines = Object.entries(found.table).map(([type, counts]) => el("tr", {}, el("td", {}, typeName(type)),
+  const lines = Object.entries(found.table).map(([type, counts]) => el("tr", {}, el("td", {}, foundName(kindOf(type)), ` (${type})`),
     labels.map((label) => el("td", { class: label === type ? "same" : "" }, String(counts[label] || 0))),
     el("td", {}, percent(found.share_by_type[type]))));
-  fill($("agreement"), el("h3", {}, "Labels by test"),
-    el("table", { class: "agree" }, el("thead", {}, row("th", ["by direction ↓ by test →", ...labels, "agree"])), el("tbody", {}, lines)),
-    el("p", { class: "muted small" }, `Edges whose label was tested by truth tables: ${found.edges.toLocaleString("en")}. `
-      + `Without a test: ${found.only_split.toLocaleString("en")}.`));
+  fill($("agreement"), el("h3", {}, "The split's names against truth tables"),
+    el("table", { class: "agree" }, el("thead", {}, row("th", ["found by ↓ test →", ...labels, "agree"])), el("tbody", {}, lines)),
+    el("p", { class: "muted small" }, `${plural(found.edges, "edge")} of the largest circuits, in tables of two edges into one port; `
+      + `${found.only_split.toLocaleString("en")} without a test.`));
 }

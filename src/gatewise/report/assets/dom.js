@@ -24,7 +24,10 @@ function apply(node, properties) {
 }
 function fill(node, ...children) { node.replaceChildren(...children.flat().filter(Boolean).map(asNode)); }
 function row(tag, cells) { return el("tr", {}, cells.map((cell) => el(tag, {}, cell))); }
-function typeName(type) { return el("b", { class: "t-" + type.toLowerCase() }, type === "none" ? "no type" : type); }
+function foundName(kind) { return el("b", { class: "by-" + kind }, FOUND[kind]); }
+// AND, OR and ADDER have their colours; what a test leaves open, or calls otherwise, has none.
+function labelClass(label) { return "label " + (data.signs[label] ? "is-" + label.toLowerCase() : "is-other"); }
+function labelName(label) { return el("span", { class: labelClass(label) }, label); }
 function commandLine(text) {
   const copy = el("button", { type: "button", class: "quiet" }, "Copy");
   copy.addEventListener("click", async () => {
@@ -36,6 +39,6 @@ function commandLine(text) {
 }
 function colours() {
   const style = getComputedStyle(document.documentElement), of = (name) => style.getPropertyValue("--" + name).trim();
-  const names = ["none", "ink", "soft", "line", "faint", "surface", "accent"];
-  return Object.fromEntries([...GATES.map((type) => [type, of(type.toLowerCase())]), ...names.map((name) => [name, of(name)])]);
+  const names = [...KINDS, ...Object.keys(data.signs).map((label) => label.toLowerCase()), "ink", "soft", "line", "faint", "surface", "accent"];
+  return Object.fromEntries(names.map((name) => [name, of(name)]));
 }

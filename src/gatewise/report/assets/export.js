@@ -10,21 +10,24 @@ function fileName(ending) {
   return data.title.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-+|-+$/g, "").toLowerCase() + ending;
 }
 
-function viewAsSvg(graph) {
-  const laid = graph.laid(), view = graph.view(), ink = colours(), r = laid.radius;
+function viewAsSvg(graph, caption) {
+  const laid = graph.laid(), view = graph.view(), ink = colours();
   const edges = graph.lit() || graph.order(), used = new Set();
-  const fixed = (value) => Number(value.toFixed(2));
-  const drawing = svg("g", { transform: `translate(${fixed(view.x)} ${fixed(view.y)}) scale(${fixed(view.scale)})` });
+  const fixed = (value) => Number(value.toFixed(2)), anchors = { left: "start", center: "middle" };
+  const drawing = svg("g", { transform: `translate(${fixed(view.x)} ${fixed(view.y)}) scale(${fixed(view.scale)})` }), beads = [];
   for (const edge of edges) {
     const [a, b, c, d] = laid.curves[edge.id].map((point) => point.map(fixed).join(" ")), strength = edge.strength ** 0.45;
     used.add(edge.from.id).add(edge.to.id);
-    drawing.append(svg("path", { d: `M${a}C${b} ${c} ${d}`, fill: "none", stroke: ink[edge.type], "stroke-linecap": "round",
+    drawing.append(svg("path", { d: `M${a}C${b} ${c} ${d}`, fill: "none", stroke: ink[edge.shade], "stroke-linecap": "round",
       "stroke-width": fixed((0.6 + 3.8 * strength) / Math.sqrt(view.scale)), "stroke-opacity": fixed(0.15 + 0.75 * strength) },
-      svg("title", {}, `${edge.name} (${edge.type})`)));
+      svg("title", {}, `${edge.name} (found by ${FOUND[edge.shade]})`)));
+    const bead = laid.beads[edge.id];
+    if (bead) beads.push(svg("circle", { cx: fixed(bead[0]), cy: fixed(bead[1]), r: 3, fill: ink[edge.gates[0].label.toLowerCase()] || ink.soft, stroke: ink.surface }));
   }
-  const few = used.size <= 60;
+  drawing.append(...beads);
+  const few = used.size <= 80;
   for (const node of model.nodes) {
-    const { x, y, pill } = laid.points[node.id];
+    const { x, y, pill } = laid.points[node.id], r = laid.radii[node.id];
     if (!used.has(node.id)) continue;
     const shape = { fill: ink.surface, stroke: ink.ink, "stroke-width": 1.2 };
     const text = (dy) => svg("text", { x: fixed(x), y: fixed(y + dy), "text-anchor": "middle", "font-size": pill ? 12 : 9, fill: ink.ink },
@@ -36,12 +39,18 @@ function viewAsSvg(graph) {
       if (few) drawing.append(text(-r - 3));
     }
   }
-  const legend = svg("g", {}, ...GATES.flatMap((type, i) => [
-    svg("rect", { x: 14 + 74 * i, y: laid.height + 12, width: 18, height: 4, rx: 2, fill: ink[type] }),
-    svg("text", { x: 37 + 74 * i, y: laid.height + 18, "font-size": 12, fill: ink.soft }, type)]));
-  const whole = svg("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${laid.width} ${laid.height + 32}`,
-    width: laid.width, height: laid.height + 32, "font-family": "system-ui, sans-serif" },
-    svg("title", {}, data.title), svg("rect", { width: "100%", height: "100%", fill: ink.surface }), drawing, legend);
+  const axis = svg("g", { class: "axis", "font-size": 11, fill: ink.soft }, ...axisLabels(laid, view).map(({ text, x, y, anchor }) =>
+    svg("text", { x: fixed(x), y: fixed(y + 4), "text-anchor": anchors[anchor] }, text)));
+  let x = 14;
+  const legend = svg("g", { "font-size": 12, fill: ink.soft });
+  for (const kind of KINDS.filter((one) => edges.some((edge) => edge.shade === one))) {
+    legend.append(svg("rect", { x, y: laid.height + 12, width: 18, height: 4, rx: 2, fill: ink[kind] }), svg("text", { x: x + 23, y: laid.height + 18 }, FOUND[kind]));
+    x += 44 + 6.5 * FOUND[kind].length;
+  }
+  legend.append(svg("text", { x: 14, y: laid.height + 38 }, caption));
+  const whole = svg("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${laid.width} ${laid.height + 50}`,
+    width: laid.width, height: laid.height + 50, "font-family": "system-ui, sans-serif" },
+    svg("title", {}, data.title), svg("rect", { width: "100%", height: "100%", fill: ink.surface }), drawing, axis, legend);
   return new XMLSerializer().serializeToString(whole);
 }
 

@@ -1,7 +1,7 @@
 // The drawing: edges on one canvas, redrawn when what is shown changes; nodes and what is pointed at on another above it.
 // Thousands of edges take longer than a frame to draw: the strongest come at once, then all of them, some per frame, on a
 // canvas that is put in place when it is complete.
-const AT_ONCE = 450, PER_FRAME = 900;
+const AT_ONCE = 450, PER_FRAME = 900, NAMED = 160;  // edges; with more of them drawn, names would cover each other
 function makeGraph(state, on) {
   const box = $("plot"), base = $("base"), over = $("over"), tip = $("tip");
   const below = base.getContext("2d"), above = over.getContext("2d");
@@ -12,14 +12,14 @@ function makeGraph(state, on) {
 
   function resize() {
     const upwards = box.clientWidth < 620;
-    const room = upwards ? Math.max(460, Math.min(1100, (model.logits.layer + 2) * 25 + 90)) : 620;
+    const room = upwards ? Math.max(460, Math.min(1100, (model.logits.layer + 2) * 25 + 90)) : 660;
     box.style.height = room + "px";
     ratio = Math.min(2, window.devicePixelRatio || 1);
     for (const canvas of [base, over, back]) {
       canvas.width = Math.round(box.clientWidth * ratio);
       canvas.height = Math.round(box.clientHeight * ratio);
     }
-    laid = makeLayout(box.clientWidth, box.clientHeight);
+    laid = makeLayout(box.clientWidth, box.clientHeight, state.level);
     grid = makeGrid(laid);
     paths = laid.curves.map(pathOf);
     changed();
@@ -92,37 +92,54 @@ function makeGraph(state, on) {
     const strength = edge.strength ** 0.45;
     context.globalAlpha = wider > 1 ? 0.95 : (0.15 + 0.75 * strength) * calm;
     context.lineWidth = (0.6 + 3.8 * strength) * wider / Math.sqrt(view.scale);
-    context.strokeStyle = ink[edge.type];
+    context.strokeStyle = ink[edge.shade];
     context.stroke(paths[edge.id]);
+    const bead = laid.beads[edge.id];
+    if (!bead) return;
+    context.globalAlpha = 1;
+    context.beginPath();
+    context.arc(bead[0], bead[1], 3 / Math.sqrt(view.scale), 0, 7);
+    context.fillStyle = gateInk(edge.gates[0].label);
+    context.fill();
+    context.lineWidth = 1 / Math.sqrt(view.scale);
+    context.strokeStyle = ink.surface;
+    context.stroke();
   }
-  function lit() {  // edges to bring forward: of what is pointed at, or else of what is selected
-    const target = hover || state.selected;
-    if (!target) return null;
-    if (target.edge !== undefined) return [model.edges[target.edge]].filter((edge) => edge.visible);
-    const alone = state.selected && state.selected.node === target.node;  // its gates only
-    return [...edgesOf(target.node).into, ...(alone ? [] : edgesOf(target.node).out)].sort((a, b) => a.strength - b.strength);
+  function gateInk(label) { return ink[label.toLowerCase()] || ink.soft; }
+  function lit() {  // edges to bring forward: of what is pointed at, or else of what is selected; and of what is pinned
+    const target = hover || state.selected, found = new Set();
+    if (!target && !state.pins.size) return null;
+    if (target && target.edge !== undefined) found.add(model.edges[target.edge]);
+    for (const node of [...(target && target.node !== undefined ? [target.node] : []), ...state.pins]) {
+      for (const edge of [...edgesOf(node).into, ...edgesOf(node).out]) if (edge.line) found.add(edge);
+    }
+    return [...found].sort((a, b) => a.strength - b.strength);
   }
   function paintNodes() {
     above.setTransform(1, 0, 0, 1, 0, 0);
     above.clearRect(0, 0, over.width, over.height);
     const forward = lit();
-    base.style.opacity = forward ? (state.selected && !hover ? "0.04" : "0.16") : "1";
+    base.style.opacity = forward ? (state.selected && !hover ? "0.05" : "0.16") : "1";
     above.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, ratio * view.x, ratio * view.y);
     above.lineCap = "round";
     if (forward) for (const edge of forward) strokeEdge(above, edge, 1, 1.35);
     above.globalAlpha = 1;
     const bright = new Set();
     for (const edge of forward || []) { bright.add(edge.from.id); bright.add(edge.to.id); }
-    for (const node of model.nodes) paintNode(node, used.has(node.id), !forward || bright.has(node.id));
-    const roomy = laid.step * view.scale > 74 && laid.lane * view.scale > 26;
-    const first = forward ? [...new Set(forward.slice().reverse().flatMap((edge) => [edge.to.id, edge.from.id]))] : [];
-    paintLabels(roomy ? [...new Set([...first, ...used])] : first, (id) => !forward || bright.has(id));
+    for (const target of [hover, state.selected]) if (target && target.node !== undefined) bright.add(target.node);
+    for (const node of model.nodes) paintNode(node, used.has(node.id) || bright.has(node.id), !forward || bright.has(node.id));
+    const roomy = laid.step * view.scale > 74 && laid.lane * view.scale > 26, few = order.length <= NAMED;
+    const first = [...state.pins, ...(forward ? namesOf(forward) : [])];
+    const rest = forward && !roomy ? [] : few || roomy ? namesOf(order) : [];
+    paintLabels([...new Set([...first, ...rest])], (id) => !forward || bright.has(id));
     paintAxes();
     over.classList.toggle("pointing", Boolean(hover));
     over.classList.toggle("zoomed", view.scale > 1.01);
   }
+  function namesOf(edges) { return [...new Set(edges.slice().reverse().flatMap((edge) => [edge.to.id, edge.from.id]))]; }
   function paintNode(node, used, strong) {
-    const { x, y, pill } = laid.points[node.id], r = laid.radius, chosen = state.selected && state.selected.node === node.id;
+    const { x, y, pill } = laid.points[node.id], r = laid.radii[node.id];
+    const chosen = (state.selected && state.selected.node === node.id) || state.pins.has(node.id), gate = model.gatesOf[node.id][0];
     above.globalAlpha = strong ? 1 : 0.35;
     above.beginPath();
     if (!used && !pill) {
@@ -139,8 +156,20 @@ function makeGraph(state, on) {
       above.textBaseline = "middle";
       above.fillText(node.name, x, y + 0.5);
     } else {
-      if (node.kind === "attention") above.arc(x, y, r, 0, 7);
-      else above.roundRect(x - r, y - r, 2 * r, 2 * r, r * 0.35);
+      const outlineAt = (size) => {
+        above.beginPath();
+        if (node.kind === "attention") above.arc(x, y, size, 0, 7);
+        else above.roundRect(x - size, y - size, 2 * size, 2 * size, size * 0.35);
+      };
+      if (gate) {  // a tested gate reads here
+        outlineAt(r + 3 / Math.sqrt(view.scale));
+        above.fillStyle = ink.surface;
+        above.fill();
+        above.lineWidth = 1.6 / Math.sqrt(view.scale);
+        above.strokeStyle = gateInk(gate.label);
+        above.stroke();
+      }
+      outlineAt(r);
       outline(chosen);
     }
     above.globalAlpha = 1;
@@ -158,7 +187,8 @@ function makeGraph(state, on) {
     for (const id of ids) {
       const { x, y, pill } = laid.points[id], name = model.nodes[id].name, half = above.measureText(name).width / 2 + 1 / view.scale;
       if (pill) continue;
-      for (const shift of [-laid.radius - 4 / view.scale, laid.radius + size]) {
+      const reach = laid.radii[id] + (model.gatesOf[id].length ? 3 : 0);
+      for (const shift of [-reach - 4 / view.scale, reach + size]) {
         const box_ = [x - half, y + shift - size, x + half, y + shift];
         if (taken.some((other) => box_[0] < other[2] && box_[2] > other[0] && box_[1] < other[3] && box_[3] > other[1])) continue;
         taken.push(box_);
@@ -184,33 +214,25 @@ function makeGraph(state, on) {
     above.font = "11px system-ui, sans-serif";
     above.fillStyle = ink.soft;
     above.textBaseline = "middle";
-    const step = laid.step * view.scale, every = Math.max(1, Math.ceil(20 / step));
-    for (let layer = 0; layer < model.logits.layer; layer += every) {
-      const spot = laid.place(layer + (laid.withHeads ? 0.24 : 0), 0);
-      above.textAlign = laid.upwards ? "left" : "center";
-      if (laid.upwards) above.fillText(String(layer), 6, spot.y * view.scale + view.y);
-      else above.fillText(String(layer), spot.x * view.scale + view.x, 14);
-    }
-    above.textAlign = "left";
-    if (!laid.upwards) above.fillText("layer", 8, 14);
-    if (!laid.withHeads) return;
-    const lane = laid.lane * view.scale, skip = Math.max(1, Math.ceil(15 / lane));
-    for (let i = 0; i <= laid.heads; i += i + skip > laid.heads && i < laid.heads ? laid.heads - i : skip) {
-      const spot = laid.place(0, i), text = i === laid.heads ? "MLP" : "h" + i;
-      above.textAlign = laid.upwards ? "center" : "left";
-      if (laid.upwards) above.fillText(text, spot.x * view.scale + view.x, 12);
-      else above.fillText(text, 8, spot.y * view.scale + view.y);
+    for (const { text, x, y, anchor } of axisLabels(laid, view)) {
+      above.textAlign = anchor;
+      above.fillText(text, x, y);
     }
   }
 
   function find(x, y) {
     const wx = (x - view.x) / view.scale, wy = (y - view.y) / view.scale;
-    const accept = state.selected && state.selected.node !== undefined
-      ? (id) => model.edges[id].visible && model.edges[id].to.id === state.selected.node
-      : (id) => model.edges[id].visible;
+    const centre_ = state.selected && state.selected.node, pinned = (edge) => state.pins.has(edge.from.id) || state.pins.has(edge.to.id);
+    const accept = (id) => {
+      const edge = model.edges[id];
+      if (!edge.line) return false;
+      if (centre_ !== undefined && centre_ !== null) return edge.to.id === centre_ || edge.from.id === centre_ || pinned(edge);
+      return edge.visible || pinned(edge);
+    };
+    const forward = lit(), there = forward ? new Set([...used, ...namesOf(forward)]) : used;
     for (const node of model.nodes) {
-      const { x: nx, y: ny, pill } = laid.points[node.id], reach = laid.radius + 3 / view.scale;
-      if (!used.has(node.id)) continue;
+      const { x: nx, y: ny, pill } = laid.points[node.id], reach = laid.radii[node.id] + 3 / view.scale;
+      if (!there.has(node.id)) continue;
       if (pill ? Math.abs(wx - nx) < 27 && Math.abs(wy - ny) < 13 : Math.hypot(wx - nx, wy - ny) < reach) return { node: node.id };
     }
     const edge = grid.nearest(wx, wy, 6 / view.scale, accept);
@@ -324,7 +346,7 @@ function makeGraph(state, on) {
   }).observe(box);
   resize();
   width = box.clientWidth;
-  return { changed, redraw, overlay: () => ask(false), centre, times, complete: () => order.length <= AT_ONCE || done === order.length, view: () => view, laid: () => laid, lit, order: () => order,
+  return { changed, redraw, resize, overlay: () => ask(false), centre, times, complete: () => order.length <= AT_ONCE || done === order.length, view: () => view, laid: () => laid, lit, order: () => order,
     screen: (target) => {
       const [x, y] = target.node !== undefined ? [laid.points[target.node].x, laid.points[target.node].y]
         : pointOn(laid.curves[target.edge], 0.5);

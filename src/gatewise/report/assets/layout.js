@@ -1,5 +1,6 @@
 // Where things stand: layers along one axis, heads and the MLP along the other. Left to right, or upwards on narrow screens.
-function makeLayout(width, height) {
+// level: "ports" (edges arrive at q, k or v, nodes are of one size) or "nodes" (their middle; nodes as large as their worth).
+function makeLayout(width, height, level) {
   const upwards = width < 620, stages = data.graph.stages;
   const heads = Math.max(...stages.map((stage) => stage.nodes.length), 1);
   const withHeads = !data.graph.layered, lanes = withHeads ? heads + 1 : heads;
@@ -25,18 +26,23 @@ function makeLayout(width, height) {
     const lane_ = laneOf(node);
     return { ...place(node.layer + shift, lane_), lane: lane_, pill: node.kind === "output" || node.name === "input" };
   });
-  const laid = { upwards, width, height, step, lane, lanes, heads, radius, points, place, withHeads };
+  const worth = (node) => Math.abs((data.nodes && data.nodes.worth[node.name]) || 0);
+  const most = Math.max(...model.nodes.map(worth)) || 1, largest = Math.max(radius, Math.min(lane * 0.4, step * 0.6, 16));
+  const radii = model.nodes.map((node) => (level === "nodes" ? radius * 0.7 + (largest - radius * 0.7) * Math.sqrt(worth(node) / most) : radius));
+  const laid = { upwards, width, height, step, lane, lanes, heads, radius, radii, points, place, withHeads, level };
   laid.curves = model.edges.map((edge) => curveOf(edge, laid));
+  laid.beads = model.edges.map((edge) => (edge.gates.length ? beadOn(laid.curves[edge.id]) : null));
   return laid;
 }
 
 const PORT_PLACE = { q: -0.62, k: 0, v: 0.62 };
 function curveOf(edge, laid) {
   const a = laid.points[edge.from.id], b = laid.points[edge.to.id], r = laid.radius;
-  const reach = (point) => (point.pill ? 26 : r), shift = (PORT_PLACE[edge.port.suffix] ?? 0) * r;
+  const reach = (node, point) => (point.pill ? 26 : laid.radii[node.id]);
+  const shift = laid.level === "nodes" ? 0 : (PORT_PLACE[edge.port.suffix] ?? 0) * r;
   const flip = laid.upwards;
   // u runs along the layers, w across them
-  const u1 = (flip ? -a.y : a.x) + (flip && a.pill ? 10 : reach(a)), u2 = (flip ? -b.y : b.x) - (flip && b.pill ? 10 : reach(b));
+  const u1 = (flip ? -a.y : a.x) + (flip && a.pill ? 10 : reach(edge.from, a)), u2 = (flip ? -b.y : b.x) - (flip && b.pill ? 10 : reach(edge.to, b));
   const w1 = flip ? a.x : a.y, w2 = (flip ? b.x : b.y) + shift;
   const span = Math.max(0, u2 - u1), near = Math.exp(-(((w2 - w1) / (laid.lane * 0.9)) ** 2));
   const outside = a.lane === laid.heads && laid.withHeads ? 1 : -1;  // arcs along the MLPs bow away from the heads
@@ -49,6 +55,30 @@ function pointOn(curve, t) {
   const s = 1 - t, a = s * s * s, b = 3 * s * s * t, c = 3 * s * t * t, d = t * t * t;
   return [a * curve[0][0] + b * curve[1][0] + c * curve[2][0] + d * curve[3][0],
     a * curve[0][1] + b * curve[1][1] + c * curve[2][1] + d * curve[3][1]];
+}
+
+// Where an edge carries the mark of its gate: just before the receiver.
+function beadOn(curve) {
+  const length = Math.hypot(curve[3][0] - curve[0][0], curve[3][1] - curve[0][1]);
+  return pointOn(curve, 1 - Math.min(0.35, 9 / Math.max(1, length)) / 1.3);
+}
+// Labels of layers and heads at the rim, whatever the view: on the screen and in saved files.
+function axisLabels(laid, view) {
+  const labels = [], step = laid.step * view.scale, every = Math.max(1, Math.ceil(20 / step));
+  for (let layer = 0; layer < model.logits.layer; layer += every) {
+    const spot = laid.place(layer + (laid.withHeads ? 0.24 : 0), 0);
+    labels.push(laid.upwards ? { text: String(layer), x: 6, y: spot.y * view.scale + view.y, anchor: "left" }
+      : { text: String(layer), x: spot.x * view.scale + view.x, y: 14, anchor: "center" });
+  }
+  if (!laid.upwards) labels.push({ text: "layer", x: 8, y: 14, anchor: "left" });
+  if (!laid.withHeads) return labels;
+  const lane = laid.lane * view.scale, skip = Math.max(1, Math.ceil(15 / lane));
+  for (let i = 0; i <= laid.heads; i += i + skip > laid.heads && i < laid.heads ? laid.heads - i : skip) {
+    const spot = laid.place(0, i), text = i === laid.heads ? "MLP" : "h" + i;
+    labels.push(laid.upwards ? { text, x: spot.x * view.scale + view.x, y: 12, anchor: "center" }
+      : { text, x: 8, y: spot.y * view.scale + view.y, anchor: "left" });
+  }
+  return labels;
 }
 
 // A grid of the curves' points, so that finding the edge under the pointer looks at a few of thousands.

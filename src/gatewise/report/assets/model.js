@@ -1,9 +1,10 @@
 // The report's data and what follows from them: nodes, ports, names, and which edges are in which circuit.
 const data = JSON.parse(document.getElementById("data").textContent);
-const GATES = Object.keys(data.signs), TYPES = [...GATES, "none"];
+const FOUND = { ...data.found_by, none: "neither alone" };  // who found an edge: noising only, denoising only, both
+const KINDS = Object.keys(FOUND);
 const TESTED = data.tested_labels;
-const SIGN = { ...data.signs, none: "," };
-const CIRCUITS = { "ns|dn": "ns ∪ dn", ns: "ns", dn: "dn", "ns+dn": "ns+dn" };
+const CIRCUITS = data.circuits;
+const SPLIT = data.split;  // what the paper's split calls these edges
 
 const model = (() => {
   const nodes = [], ports = [], byName = new Map();
@@ -31,11 +32,21 @@ const model = (() => {
   const columns = data.edges, count = columns.sender.length;
   const edges = Array.from({ length: count }, (_, i) => ({
     id: i, from: senders[columns.sender[i]], port: ports[columns.port[i]], to: ports[columns.port[i]].node,
-    name: senders[columns.sender[i]].name + "->" + ports[columns.port[i]].name, type: "none", visible: false, strength: 0,
+    name: senders[columns.sender[i]].name + "->" + ports[columns.port[i]].name, by: "none", shade: "none", listed: false, line: false, visible: false, strength: 0, gates: [],
   }));
   const tablesOf = edges.map(() => []);
   for (const table of data.tables) for (const edge of table.edges) tablesOf[edge].push(table);
-  return { nodes, senders, ports, edges, byName, logits, tablesOf };
+  const gates = data.gates ? data.gates.tested : [];
+  gates.forEach((gate, id) => {
+    gate.id = id;
+    gate.node = byName.get(gate.receiver);
+    if (!gate.stands) return;  // what does not stand marks no edge
+    for (const [name, player] of Object.entries(gate.players)) {
+      for (const edge of player.shown || []) edges[edge].gates.push({ gate, name, label: player.label });
+    }
+  });
+  const gatesOf = nodes.map((node) => gates.filter((gate) => gate.node === node && gate.stands));
+  return { nodes, senders, ports, edges, byName, logits, tablesOf, gates, gatesOf };
 })();
 
 function isIn(circuit, edge, size) {
@@ -44,10 +55,9 @@ function isIn(circuit, edge, size) {
   return (held[circuit][edge] & bit) !== 0;
 }
 
-// AND: found by noising only; OR: by denoising only; ADDER: by both.
-function typeAt(edge, size) {
+function foundBy(edge, size) {
   const bit = 1 << size, ns = data.edges.in.ns[edge] & bit, dn = data.edges.in.dn[edge] & bit;
-  return ns && dn ? "ADDER" : ns ? "AND" : dn ? "OR" : "none";
+  return ns && dn ? "both" : ns ? "ns" : dn ? "dn" : "none";
 }
 
 // |score| relative to the strongest, in the direction that found the edge.
@@ -70,5 +80,7 @@ function number(value, digits = 3) {
 }
 // Two decimals, without a minus before zero.
 function fixed2(value) { return value.toFixed(2).replace(/^-(?=0\.00$)/, "").replace("-", "−"); }
+function signed(value) { return (value > 0 ? "+" : "") + fixed2(value); }
+function plural(count, one, many = one + "s") { return `${count.toLocaleString("en")} ${count === 1 ? one : many}`; }
 function percent(value) { return value === null || value === undefined ? "–" : Math.round(100 * value) + " %"; }
 function layerName(layer) { return layer < 0 ? "input" : layer >= model.logits.layer ? "logits" : String(layer); }

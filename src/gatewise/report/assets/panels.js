@@ -1,8 +1,8 @@
 // Words and tables: the headline, the details of what is pointed at or selected, the prompts, where it all comes from.
-const MEANING = {
-  AND: "the receiver needs all of these senders: losing any one breaks it. Found by noising only.",
-  OR: "any one of these senders is enough: they stand in for each other. Found by denoising only.",
-  ADDER: "each sender adds its own share. Found by both directions.",
+const MEANING = {  // what each direction sees, before any test of how edges act together
+  ns: "losing it from the clean run hurts; giving it to the corrupted run does not help as much.",
+  dn: "giving it to the corrupted run helps; losing it from the clean run does not hurt as much.",
+  both: "losing it hurts, and giving it helps.",
 };
 
 function showHeadline() {
@@ -16,11 +16,14 @@ function showHeadline() {
     const total = data.proportions.reduce((sum, one) => sum + one.edges, 0) || 1;
     const top = fact.answer ? el("p", { class: "big" }, fact.answer[0].toUpperCase() + fact.answer.slice(1))
       : [el("p", { class: "big" }, total.toLocaleString("en"), " edges"), el("div", { class: "bar", role: "presentation" },
-        data.proportions.map((one) => el("span", { class: one.type.toLowerCase(), width: 100 * one.edges / total + "%" })))];
+        data.proportions.map((one) => el("span", { class: kindOf(one.type), width: 100 * one.edges / total + "%" })))];
     return el("div", { class: "fact" }, el("p", { class: "question" }, fact.title), top, el("p", { class: "small" }, fact.text));
   }));
-  fill($("legend"), Object.entries(MEANING).map(([type, text]) =>
-    el("li", {}, el("span", { class: "swatch " + type.toLowerCase() }), el("b", {}, type + ": "), text)));
+  const gated = model.gates.some((gate) => gate.stands);
+  fill($("legend"), Object.entries(MEANING).map(([kind, text]) =>
+    el("li", {}, el("span", { class: "swatch " + kind }), el("b", {}, `${FOUND[kind]}: `), text, el("span", { class: "muted" }, ` (${SPLIT[kind]} by the split)`))),
+    gated ? el("li", { class: "beads" }, el("span", { class: "bead is-and" }), el("span", { class: "bead is-or" }), el("span", { class: "bead is-adder" }), el("span", { class: "bead is-other" }),
+      el("b", {}, "beads: "), "the edge takes part in a tested gate, where its group acts as ", labelName("AND"), ", ", labelName("OR"), ", ", labelName("ADDER"), " or is ", labelName("undecided"), ".") : null);
   const marks = { good: "✓", note: "i", warning: "!" };
   const remarks = (some) => some.map((one) => el("li", {},
     el("span", { class: "mark " + one.level, role: "img", "aria-label": one.level }, marks[one.level]), el("b", {}, one.title), " ", one.text));
@@ -31,12 +34,13 @@ function showHeadline() {
     one.command ? [":", commandLine(one.command)] : ".")));
   $("next").hidden = data.next.length === 0;
 }
+function kindOf(type) { return Object.keys(SPLIT).find((kind) => SPLIT[kind] === type); }
 
 function edgeFacts(edge) {
   const lines = Object.keys(data.edges.score).map((name) => {
     const held = data.edges.in[name][edge.id], first = held ? data.sizes[Math.log2(held & -held)] : null;
     const exact = data.edges.exact[name] && data.edges.exact[name][edge.id];
-    return [name, number(data.edges.score[name][edge.id]), held ? `yes, from ${first}` : "no", exact === undefined ? "" : number(exact)];
+    return [CIRCUITS[name], number(data.edges.score[name][edge.id]), held ? `yes, from ${first}` : "no", exact === undefined ? "" : number(exact)];
   });
   const withExact = lines.some((line) => line[3]);
   return el("table", {}, el("thead", {}, row("th", ["", "score", "in circuit", ...(withExact ? ["exact"] : [])])),
@@ -58,92 +62,107 @@ function truthTable(table) {
       el("td", { class: "cell" }, el("div", { class: "fill", width: 100 * Math.abs(value) / most + "%" }))))));
 }
 
+function gateLines(edge) {
+  return edge.gates.map(({ gate, name, label }) => el("p", { class: "small" }, "In a tested gate: group ", el("b", {}, name), ` of ${gate.receiver} `, labelName(label)));
+}
+function where(node) {
+  return node.kind === "attention" ? `head ${node.row} of layer ${node.layer}` : node.kind === "output" ? "where the answer is read"
+    : node.name === "input" ? "the embedded tokens" : data.graph.layered ? `layer ${layerName(node.layer)}` : `MLP of layer ${node.layer}`;
+}
 function describe(target, state) {
   if (target.edge !== undefined) {
     const edge = model.edges[target.edge], tables = model.tablesOf[edge.id];
-    return [el("b", { class: "mono" }, edge.name), el("p", {}, typeName(edge.type), ` by direction, ${testedText(edge)}`), edgeFacts(edge),
-      tables.length ? truthTable(tables[0]) : null];
+    return [el("b", { class: "mono" }, edge.name), el("p", {}, "found by ", foundName(edge.by), `, ${testedText(edge)}`), gateLines(edge), edgeFacts(edge),
+      tables.length && !edge.gates.length ? truthTable(tables[0]) : null].flat();
   }
-  const node = model.nodes[target.node], { into, out } = edgesOf(target.node);
-  const where = node.kind === "attention" ? `head ${node.row} of layer ${node.layer}` : node.kind === "output" ? "where the answer is read"
-    : node.name === "input" ? "the embedded tokens" : data.graph.layered ? `layer ${layerName(node.layer)}` : `MLP of layer ${node.layer}`;
-  const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3);
-  const table = strongestInto.map((edge) => model.tablesOf[edge.id][0]).find(Boolean);
-  return [el("b", {}, node.name), el("span", { class: "muted" }, " " + where),
-    el("p", {}, `in ${into.length} (${countText(into)}), out ${out.length} (${countText(out)})`),
+  const node = model.nodes[target.node], { into, out } = edgesOf(target.node), gate = model.gatesOf[node.id][0];
+  const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3), worth = data.nodes && data.nodes.worth[node.name];
+  return [el("b", {}, node.name), el("span", { class: "muted" }, " " + where(node)),
+    worth !== undefined && worth !== null ? el("p", {}, `carries ${percent(worth)} of the margin`) : null,
+    el("p", { class: "muted" }, `in ${into.length} (${countText(into)}), out ${out.length} (${countText(out)})`),
     strongestInto.length ? el("table", {}, el("tbody", {}, strongestInto.map((edge) => row("td", [edge.from.name + (edge.port.suffix ? ` → ${edge.port.suffix}` : ""),
-      typeName(edge.type), percent(edge.strength)])))) : null,
-    table ? truthTable(table) : null,
-    into.length ? el("p", { class: "muted" }, "Click for its gates alone.") : null];
+      foundName(edge.by), percent(edge.strength)])))) : null,
+    gate ? el("p", { class: "small" }, "Tested gate ", labelName(gate.label), ": ", gateSentence(gate)) : null,
+    el("p", { class: "muted" }, "Click to see what it does.")];
 }
-function countText(edges) {
-  const counts = TYPES.map((type) => [type, edges.filter((edge) => edge.type === type).length]).filter(([, count]) => count);
-  return counts.map(([type, count]) => `${count} ${type === "none" ? "untyped" : type}`).join(", ") || "none";
+function countText(edges, by = "by") {
+  const counts = KINDS.map((kind) => [kind, edges.filter((edge) => edge[by] === kind).length]).filter(([, count]) => count);
+  return counts.map(([kind, count]) => `${count} by ${FOUND[kind]}`).join(", ") || "none";
 }
-let shownNow = [], byNode = model.nodes.map(() => ({ into: [], out: [] }));
-function shownEdges() { return shownNow; }
+// What is drawn, and what passes the filters: lists and what is pointed at go by the latter.
+let drawnNow = [], byNode = model.nodes.map(() => ({ into: [], out: [] }));
+function shownEdges() { return drawnNow; }
 function edgesOf(node) { return byNode[node]; }
-function setShown(edges) {
-  shownNow = edges;
+function setShown(drawn, listed) {
+  drawnNow = drawn;
   byNode = model.nodes.map(() => ({ into: [], out: [] }));
-  for (const edge of edges) { byNode[edge.from.id].out.push(edge); byNode[edge.to.id].into.push(edge); }
+  for (const edge of listed) { byNode[edge.from.id].out.push(edge); byNode[edge.to.id].into.push(edge); }
 }
 
-function showPanel(state, select) {
-  const panel = $("panel");
+function showPanel(state, act) {
+  const panel = $("panel"), { select } = act;
   const back = el("button", { type: "button", class: "quiet", on: { click: () => select(null) } }, "← Whole circuit");
   if (state.selected && state.selected.edge !== undefined) {
     const edge = model.edges[state.selected.edge], tables = model.tablesOf[edge.id];
-    fill(panel, back, el("h3", { class: "mono gate" }, edge.name), el("p", {}, typeName(edge.type), ` by direction, ${testedText(edge)}`),
+    fill(panel, back, el("h3", { class: "mono name" }, edge.name), el("p", {}, "Found by ", foundName(edge.by), `, ${testedText(edge)}.`), gateLines(edge),
       edgeFacts(edge), tables.slice(0, 4).map(truthTable), moreTables(tables.slice(4)),
-      el("p", {}, el("button", { type: "button", on: { click: () => select({ node: edge.to.id }) } }, `Gates of ${edge.to.name}`)));
-    panel.scrollTop = 0;
+      el("p", {}, [edge.from, edge.to].map((node) => el("button", { type: "button", on: { click: () => select({ node: node.id }) } }, node.name))));
   } else if (state.selected) {
-    showGates(panel, back, model.nodes[state.selected.node], select);
-    panel.scrollTop = 0;
-  } else showReceivers(panel, select);
+    const node = model.nodes[state.selected.node], pinned = state.pins.has(node.id);
+    const pin = el("button", { type: "button", class: "quiet pin", "aria-pressed": String(pinned), on: { click: () => act.pin(node.id) } }, pinned ? "Unpin" : "Pin");
+    fill(panel, el("div", { class: "panel-head" }, back, pin), el("h3", { id: "node-title", class: "name" }, node.name, el("span", { class: "muted" }, " " + where(node))),
+      nodeDoing(node, state, act.again), nodeGates(node, select));
+  } else fill(panel, strongestReceivers(select));
+}
+function showPins(state, act) {
+  fill($("pins"), state.pins.size ? [el("span", { class: "muted" }, "Pinned"), ...[...state.pins].map((id) => el("span", { class: "chip" },
+    el("button", { type: "button", class: "link", on: { click: () => act.select({ node: id }) } }, model.nodes[id].name),
+    el("button", { type: "button", class: "close", "aria-label": `Unpin ${model.nodes[id].name}`, on: { click: () => act.pin(id) } }, "×")))] : []);
+  $("pins").hidden = state.pins.size === 0;
 }
 function moreTables(tables) {
   return tables.length ? el("details", {}, el("summary", {}, `${tables.length} more truth tables`), tables.map(truthTable)) : null;
 }
-function showGates(panel, back, node, select) {
-  const { into } = edgesOf(node.id), parts = [];
+function nodeGates(node, select) {
+  const { into, out } = edgesOf(node.id), parts = [];
   const total = (port) => into.reduce((sum, edge) => sum + (edge.port === port ? edge.strength : 0), 0);
+  const strongestFirst = (edges) => edges.slice().sort((a, b) => b.strength - a.strength);
+  for (const gate of model.gatesOf[node.id]) parts.push(gateCard(gate, null));
   for (const port of node.ports.slice().sort((a, b) => total(b) - total(a))) {  // the strongest first
     const edges = into.filter((edge) => edge.port === port);
     if (!edges.length) continue;
-    const tables = data.tables.filter((table) => model.edges[table.edges[0]].port === port && table.edges.every((id) => model.edges[id].visible));
-    const formulas = TYPES.map((type) => [type, edges.filter((edge) => edge.type === type)]).filter(([, some]) => some.length).map(([type, some]) =>
-      el("div", {}, typeName(type), el("p", { class: "formula" }, some.slice().sort((a, b) => b.strength - a.strength).map((edge) => edge.from.name).join(` ${SIGN[type]} `))));
-    const lines = edges.slice().sort((a, b) => b.strength - a.strength).map((edge) => el("tr", {},
+    const tables = data.tables.filter((table) => model.edges[table.edges[0]].port === port && table.edges.every((id) => model.edges[id].listed));
+    const lines = strongestFirst(edges).map((edge) => el("tr", {},
       el("td", {}, el("button", { type: "button", class: "link", on: { click: () => select({ edge: edge.id }) } }, edge.from.name)),
       el("td", {}, number(data.edges.score.ns[edge.id], 2)), el("td", {}, number(data.edges.score.dn[edge.id], 2)),
-      el("td", {}, typeName(edge.type)), el("td", {}, data.edges.tested[edge.id] < 0 ? "–" : TESTED[data.edges.tested[edge.id]])));
-    parts.push(el("div", { class: "gate" }, el("h3", { class: "mono" }, port.name), formulas,
-      el("table", {}, el("thead", {}, row("th", ["sender", "ns", "dn", "split", "tested"])), el("tbody", {}, lines)),
-      tables.slice(0, 2).map(truthTable), moreTables(tables.slice(2))));
+      el("td", {}, foundName(edge.by)), el("td", {}, data.edges.tested[edge.id] < 0 ? "–" : TESTED[data.edges.tested[edge.id]])));
+    parts.push(el("div", { class: "gate" }, el("h4", { class: "mono" }, `into ${port.name}`),
+      el("table", {}, el("thead", {}, row("th", ["sender", "ns", "dn", "found by", "test of two"])), el("tbody", {}, lines)),
+      tables.slice(0, 1).map(truthTable), moreTables(tables.slice(1))));
   }
-  fill(panel, back, el("h3", { id: "gate-title", class: "gate" }, `Gates of ${node.name}`),
-    parts.length ? parts : el("p", { class: "muted" }, "No shown edge goes into this node."));
+  const readers = strongestFirst(out).slice(0, 12);
+  return [parts.length ? el("h4", { class: "gate" }, "What it reads") : null, ...parts,
+    readers.length ? el("div", { class: "gate" }, el("h4", {}, "Who reads it"), el("p", { class: "readers" }, readers.map((edge) =>
+      el("button", { type: "button", class: "link", on: { click: () => select({ node: edge.to.id }) } }, edge.port.name)),
+      out.length > readers.length ? el("span", { class: "muted" }, `and ${out.length - readers.length} more`) : null)) : null];
 }
-function showReceivers(panel, select) {
-  const totals = new Map();
-  for (const edge of shownNow) totals.set(edge.to, (totals.get(edge.to) || 0) + edge.strength);
-  const top = [...totals].sort((a, b) => b[1] - a[1]).slice(0, 40), most = top.length ? top[0][1] : 1;
-  fill(panel, el("h3", {}, "Strongest receivers"), el("p", { class: "muted" }, "Select one to see its gates alone."),
+function strongestReceivers(select) {
+  const totals = model.nodes.map((node) => [node, edgesOf(node.id).into.reduce((sum, edge) => sum + edge.strength, 0)]).filter(([, total]) => total > 0);
+  const top = totals.sort((a, b) => b[1] - a[1]).slice(0, 40), most = top.length ? top[0][1] : 1;
+  return [el("h3", {}, "Strongest receivers"), el("p", { class: "muted" }, "Select one to see what it does, and its gates."),
     el("ul", { class: "list" }, top.map(([node, total]) => {
-      const { into } = edgesOf(node.id), sum = into.reduce((all, edge) => all + edge.strength, 0) || 1;
-      const bar = el("div", { class: "bar mini", width: 100 * total / most + "%" }, TYPES.map((type) => {
-        const part = into.filter((edge) => edge.type === type).reduce((all, edge) => all + edge.strength, 0);
-        return part ? el("span", { class: type.toLowerCase(), width: 100 * part / sum + "%" }) : null;
+      const { into } = edgesOf(node.id), gate = model.gatesOf[node.id][0];
+      const bar = el("div", { class: "bar mini", width: 100 * total / most + "%" }, KINDS.map((kind) => {
+        const part = into.filter((edge) => edge.by === kind).reduce((all, edge) => all + edge.strength, 0);
+        return part ? el("span", { class: kind, width: 100 * part / total + "%" }) : null;
       }));
-      return el("li", {}, el("button", { type: "button", "data-node": node.name, "aria-label": `${node.name}: ${countText(into)}`,
-        on: { click: () => select({ node: node.id }) } }, el("span", {}, node.name, el("span", { class: "muted" }, ` ${into.length}`)), bar));
-    })));
+      return el("li", {}, el("button", { type: "button", "data-node": node.name, "aria-label": `${node.name}: ${countText(into)}${gate ? `; tested gate: ${gate.label}` : ""}`,
+        on: { click: () => select({ node: node.id }) } }, el("span", {}, node.name, el("span", { class: "muted" }, ` ${into.length}`)), bar, gate ? labelName(gate.label) : el("span")));
+    }))];
 }
 
 function showExamples() {
-  const names = { clean: "model, clean", corrupted: "model, corrupted", ...Object.fromEntries(Object.entries(CIRCUITS).map(([key, text]) => [key, `circuit ${text}`])) };
+  const names = { clean: "model, clean", corrupted: "model, corrupted", ...Object.fromEntries(Object.entries(CIRCUITS).map(([key, text]) => [key, `${text} circuit`])) };
   const shown = (text) => `“${text.trim() || text}”`, list = (texts) => texts.length > 4 ? `${shown(texts[0])} … ${shown(texts.at(-1))}` : texts.map(shown).join(", ");
   const bar = (value, kind) => el("div", { class: "prob " + kind }, el("i", { width: 100 * value + "%" }), el("span", {}, percent(value)));
   fill($("examples"), data.examples.map((example) => el("article", { class: "example" },

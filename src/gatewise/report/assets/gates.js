@@ -1,0 +1,114 @@
+// Tested gates: what every set of clean groups is worth, how each group acts, and what the split says about its edges.
+const SHOWN_GATES = matchMedia("(max-width: 640px)").matches ? 2 : 6;
+const STANDS = { true: "confirmed on the margin of the whole model", false: "not confirmed on the margin of the whole model" };
+
+function span([value, low, high]) { return value === null ? "–" : `${signed(value)} (${fixed2(low)} to ${fixed2(high)})`; }
+function joined(names) { return names.length < 2 ? names.join("") : names.slice(0, -1).join(", ") + " and " + names.at(-1); }
+
+// The strongest interaction in words.
+function gateSentence(gate) {
+  const together = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.dividend[0]) - Math.abs(a.dividend[0]))[0];
+  const worth = (set) => gate.table.find((one) => one.set.length === set.length && set.every((name) => one.set.includes(name))).value[0];
+  const parts = together.set.map((name) => `${name} alone ${fixed2(worth([name]))}`), more = together.dividend[0] > 0;
+  return `${parts.join(", ")}, ${together.set.length > 2 ? "all of them" : "together"} ${fixed2(worth(together.set))} of the margin: `
+    + `${fixed2(Math.abs(together.dividend[0]))} ${more ? "more" : "less"} than their parts (${span(together.dividend).replace(/^\S+ \(|\)$/g, "")}).`;
+}
+// How the groups act, the clear ones.
+function actsText(gate) {
+  const acts = new Map();
+  for (const [name, player] of Object.entries(gate.players)) if (player.label !== "undecided") acts.set(player.label, [...(acts.get(player.label) || []), name]);
+  const parts = [...acts].map(([label, names], i) => [i ? ", " : "", el("b", {}, joined(names)), i ? " as " : names.length > 1 ? " act as " : " acts as ", labelName(label)]);
+  return parts.length ? el("p", { class: "acts" }, parts.flat(), ".") : null;
+}
+function confirmedText(gate) {
+  if (!gate.confirmed) return null;
+  const sides = ["clean", "corrupted"].filter((side) => gate.confirmed[side]), yes = sides.filter((side) => gate.confirmed[side].stands);
+  if (yes.length === sides.length) return STANDS.true;
+  return yes.length ? `confirmed only with the rest of the model ${yes[0]}` : STANDS.false;
+}
+
+// Rows of dots and bars: ● a clean group, ○ a corrupted one. Bars grow from 0, with their interval.
+function gateTable(gate) {
+  const names = Object.keys(gate.players), rows = [{ set: [], value: [0, 0, 0] }, ...gate.table].sort((a, b) => a.set.length - b.set.length);
+  const ends = rows.flatMap((one) => one.value), low = Math.min(0, ...ends), high = Math.max(0, ...ends), width = high - low || 1;
+  const at = (value) => 100 * (value - low) / width;
+  const bar = ([value, from, to]) => svg("svg", { class: "gauge", viewBox: "0 0 100 12", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("line", { class: "zero", x1: at(0), x2: at(0), y1: 0, y2: 12 }),
+    svg("rect", { class: "worth", x: Math.min(at(0), at(value)), width: Math.abs(at(value) - at(0)), y: 2.5, height: 7 }),
+    svg("line", { class: "whisker", x1: at(from), x2: at(to), y1: 6, y2: 6 }));
+  return el("table", { class: "gate-table" },
+    el("thead", {}, el("tr", {}, names.map((name) => el("th", {}, name)), el("th", {}, "share of the margin"), el("th", {}))),
+    el("tbody", {}, rows.map((one) => el("tr", {}, names.map((name) => {
+      const on = one.set.includes(name);
+      return el("td", { class: on ? "on" : "off" }, el("span", { role: "img", "aria-label": on ? "clean" : "corrupted" }, on ? "●" : "○"));
+    }), el("td", { class: "cell" }, bar(one.value)), el("td", { title: span(one.value) }, fixed2(one.value[0]))))));
+}
+
+// Where a group lies between OR (-1), ADDER (0) and AND (+1), with its interval.
+function indexScale([value, low, high]) {
+  const at = (index) => 50 + 47 * index;
+  const picture = svg("svg", { class: "scale", viewBox: "0 0 100 14", preserveAspectRatio: "none", role: "img",
+    "aria-label": value === null ? "no gate index: no effect above the floor" : `gate index ${span([value, low, high])}` });
+  for (const [label, from, to] of [["or", -1, -1 / 3], ["adder", -1 / 3, 1 / 3], ["and", 1 / 3, 1]]) {
+    picture.append(svg("rect", { class: "zone " + label, x: at(from), width: at(to) - at(from) - 0.6, y: 5.5, height: 3 }));
+  }
+  if (value !== null) picture.append(svg("line", { class: "whisker", x1: at(low), x2: at(high), y1: 7, y2: 7 }), svg("line", { class: "needle", x1: at(value), x2: at(value), y1: 1.5, y2: 12.5 }));
+  return picture;
+}
+function playerRow(name, player) {
+  const split = Object.keys(SPLIT).filter((kind) => player.split && player.split[SPLIT[kind]]);
+  const ports = (player.ports || []).map((port) => (/<([qkv])>$/.exec(port) || [])[1]).filter(Boolean);
+  const what = player.edges === undefined ? "all its other edges" : plural(player.edges, "edge") + (ports.length ? ` into ${joined(ports)}` : "");
+  const last = data.sizes.length - 1, strength = (edge) => strengthIn("ns|dn", edge, last);
+  const senders = [...new Set((player.shown || []).slice().sort((a, b) => strength(b) - strength(a)).map((edge) => model.edges[edge].from.name))];
+  return el("tr", {}, el("td", {}, el("b", {}, name), el("span", { class: "muted" }, " " + what),
+    senders.length ? el("span", { class: "muted senders", title: senders.join(", ") }, senders.slice(0, 3).join(", ") + (senders.length > 3 ? " …" : "")) : null),
+    el("td", { class: "index" }, indexScale(player.gamma), labelName(player.label), el("span", { class: "muted" }, player.gamma[0] === null ? " γ –" : ` γ ${span(player.gamma)}`)),
+    el("td", { class: "split" }, split.length ? split.map((kind) => el("span", { title: `found by ${FOUND[kind]}; the split calls these ${SPLIT[kind]}` },
+      el("i", { class: "dot " + kind }), `${player.split[SPLIT[kind]]} ${SPLIT[kind]}`)) : "–"));
+}
+function gatePlayers(gate) {
+  return el("table", { class: "players" },
+    el("thead", {}, el("tr", {}, el("th", {}, "group"), el("th", { class: "index" }, el("span", { class: "ends" }, el("span", {}, "OR"), el("span", {}, "ADDER"), el("span", {}, "AND"))),
+      el("th", {}, "split says"))),
+    el("tbody", {}, Object.entries(gate.players).map(([name, player]) => playerRow(name, player))));
+}
+function restText(gate) {
+  const rest = gate.rest === "player" ? "its other edges are a group of their own" : `its other edges ${gate.rest}`;
+  return `${rest}${gate.conditional ? "; another label with them on the other side" : ""} · ${gate.pairs} held-out pairs`;
+}
+function gateCard(gate, select) {
+  const confirmed = confirmedText(gate);
+  const title = el("button", { type: "button", class: "link", "data-gate": gate.receiver, on: { click: () => select({ node: gate.node.id }, true) } }, gate.receiver);
+  return el("article", { class: "gate-card" },
+    el("h3", {}, select ? title : gate.receiver, " ", labelName(gate.label),
+      gate.label !== "undecided" && gate.members.length < Object.keys(gate.players).length ? el("span", { class: "muted small" }, ` of ${joined(gate.members)}`) : null),
+    actsText(gate), el("p", { class: "sentence" }, gateSentence(gate)), gateTable(gate), gatePlayers(gate),
+    el("p", { class: "muted small" }, [confirmed && confirmed[0].toUpperCase() + confirmed.slice(1), restText(gate)].filter(Boolean).join(" · ") + "."));
+}
+
+function showTestedGates(select) {
+  const section = $("tested");
+  section.hidden = !data.gates;
+  if (!data.gates) return;
+  const standing = model.gates.filter((gate) => gate.stands), others = model.gates.filter((gate) => !gate.stands);
+  const counts = new Map();
+  for (const gate of standing) counts.set(gate.label, (counts.get(gate.label) || 0) + 1);
+  const listed = [...counts].sort((a, b) => b[1] - a[1]).map(([label, count]) => `${count} ${label}`).join(", ");
+  $("tested-lead").textContent = (standing.length
+    ? `${standing.length} of ${plural(model.gates.length, "test")} stand: together the groups are worth measurably more or less than one by one. By their whole tables: ${listed}. `
+    : `None of ${plural(model.gates.length, "test")} stands: no groups were seen to be worth more or less together than one by one. `)
+    + `${plural(data.gates.looked_at, "receiver")} looked at; tested on held-out pairs, corrected for the number of tests.`;
+  const rest = standing.slice(SHOWN_GATES);
+  fill($("tested-cards"), standing.slice(0, SHOWN_GATES).map((gate) => gateCard(gate, select)));
+  fill($("tested-more"),
+    rest.length ? el("details", { id: "more-gates" }, el("summary", {}, `${plural(rest.length, "more gate that stands", "more gates that stand")}`),
+      el("div", { class: "gate-cards" }, rest.map((gate) => gateCard(gate, select)))) : null,
+    others.length ? el("details", {}, el("summary", {}, plural(others.length, "test that does not stand", "tests that do not stand")),
+      el("p", { class: "muted small" }, "Not shown to be a gate, which is not the same as shown to be none."),
+      el("div", { class: "scroll" }, el("table", {}, el("thead", {}, row("th", ["receiver", "groups", "largest interaction", "p"])),
+        el("tbody", {}, others.map((gate) => {
+          const top = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.dividend[0]) - Math.abs(a.dividend[0]))[0];
+          return row("td", [gate.receiver, Object.keys(gate.players).join(", "), `${top.set.join(" × ")} ${span(top.dividend)}`, number(gate.p, 2)]);
+        }))))) : null);
+}
