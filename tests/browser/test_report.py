@@ -121,7 +121,7 @@ def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], fou
         page.locator(f"#which input[value='{name}']").check(force=True)
         assert names(page) == set(found.circuits(1)[name])
         expected = round(100 * found.curves[name][1].recovered_margin)
-        assert f"keeps {expected} % of the margin" in page.locator("#measured").inner_text()
+        assert f"faithful: {faithful(found.curves[name][1]).answer};" in page.locator("#measured").inner_text()
         title = {"ns": "noising", "dn": "denoising", "ns+dn": "joint"}[name]  # captions follow the choice
         assert (
             f"The {title} circuit of {len(found.circuits(1)[name])} edges: {expected} %"
@@ -235,9 +235,11 @@ def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: I
     assert card.locator("h3").inner_text().split() == [first.receiver, first.label]
     assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.players)
     text = card.inner_text().replace("\u2212", "-")
-    for name, index in first.intervals["gamma"].items():
-        if math.isfinite(index.value):
-            assert f"{index.value:+.2f} ({index.low:.2f} to {index.high:.2f})" in text
+    said = [[float(part) for part in found] for found in re.findall("\u03b3 " + r"(\S+) \((\S+) to (\S+)\)", text)]
+    indices = [one for one in first.intervals["gamma"].values() if math.isfinite(one.value)]
+    for numbers, index in zip(said, indices, strict=True):
+        assert numbers == pytest.approx([index.value, index.low, index.high], abs=0.006)
+    for name in first.players:
         assert first.group_labels[name] in text
     page.locator("#filters summary").click()
     page.locator("#gated").check()

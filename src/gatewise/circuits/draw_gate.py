@@ -64,8 +64,8 @@ def _figure(gate: DrawnGate, title: str | None) -> Figure:
     _box(axes, receiver, middle - _NODE[1] / 2, _NODE, "#FFFFFF", GATE_COLOURS.get(gate.label, _PLAIN), 1.6)
     axes.text(receiver + _NODE[0] / 2, middle + 0.07, gate.receiver, fontsize=8.5, ha="center", va="center")
     colour = GATE_COLOURS.get(gate.label, _PLAIN)
-    place = (receiver + _NODE[0] / 2, middle - 0.11)
-    axes.text(*place, gate.label, fontsize=7, color=colour, ha="center", va="center", weight="bold")
+    below = (receiver + _NODE[0] / 2, middle - 0.11)
+    axes.text(*below, gate.label, fontsize=7, color=colour, ha="center", va="center", weight="bold")
     y = middle + groups / 2
     for place, (name, lines) in enumerate(texts.items()):
         _draw_group(axes, gate, name, lines, y, heights[name])

@@ -92,9 +92,11 @@ def _gates(found: Investigation) -> Remark:
     said += f" ({', '.join(f'{count} {label}' for label, count in labels)})." if labels else "."
     if tested.found:
         names, size = tested.found[0].interaction
-        said += f" The largest: {' with '.join(sorted(names))} of {tested.found[0].receiver}, {size.value:+.2f} of the margin"
-        said += f" beyond their sum ({size.low:.2f} to {size.high:.2f})."
-    return Remark("note", "Which gates?", f"{said} {text}", f"{len(tested):,} tested gate{'s' if len(tested) != 1 else ''}")
+        said += f" The largest: {' with '.join(sorted(names))} of {tested.found[0].receiver}, {size.value:+.2f} of the "
+        said += f"margin beyond their parts ({size.low:.2f} to {size.high:.2f})."
+    return Remark(
+        "note", "Which gates?", f"{said} {text}", f"{len(tested):,} tested gate{'s' if len(tested) != 1 else ''}"
+    )
 
 
 def _agreement(found: Investigation) -> Remark | None:
