@@ -7,7 +7,7 @@ function makeGraph(state, on) {
   const below = base.getContext("2d"), above = over.getContext("2d");
   let laid, grid, ratio = 1, view = { x: 0, y: 0, scale: 1 }, drawn = { ...view }, paths = [], ink = colours();
   const back = document.createElement("canvas"), behind = back.getContext("2d");
-  let hover = null, waiting = 0, later = 0, order = [], used = new Set(), done = 0, filling = 0;
+  let hover = null, waiting = 0, later = 0, order = [], used = new Set(), bright = new Set(), done = 0, filling = 0;
   const times = [];
 
   function resize() {
@@ -124,7 +124,7 @@ function makeGraph(state, on) {
     above.lineCap = "round";
     if (forward) for (const edge of forward) strokeEdge(above, edge, 1, 1.35);
     above.globalAlpha = 1;
-    const bright = new Set();
+    bright = new Set();
     for (const edge of forward || []) { bright.add(edge.from.id); bright.add(edge.to.id); }
     for (const target of [hover, state.selected]) if (target && target.node !== undefined) bright.add(target.node);
     for (const node of model.nodes) paintNode(node, used.has(node.id) || bright.has(node.id), !forward || bright.has(node.id));
@@ -181,14 +181,14 @@ function makeGraph(state, on) {
     above.strokeStyle = chosen ? ink.accent : ink.ink;
     above.stroke();
   }
-  function paintLabels(ids, strong) {  // above the node, or else below it, or else not at all: the strongest come first
+  function paintLabels(ids, strong) {  // above the node, or else below it, or else a line further, or else not at all: the strongest come first
     const taken = [], size = 11 / view.scale;
     above.font = `500 ${size}px system-ui, sans-serif`;
     for (const id of ids) {
       const { x, y, pill } = laid.points[id], name = model.nodes[id].name, half = above.measureText(name).width / 2 + 1 / view.scale;
       if (pill) continue;
       const reach = laid.radii[id] + (model.gatesOf[id].length ? 3 : 0);
-      for (const shift of [-reach - 4 / view.scale, reach + size]) {
+      for (const shift of [-reach - 4 / view.scale, reach + size, -reach - 4 / view.scale - size, reach + 2 * size]) {
         const box_ = [x - half, y + shift - size, x + half, y + shift];
         if (taken.some((other) => box_[0] < other[2] && box_[2] > other[0] && box_[1] < other[3] && box_[3] > other[1])) continue;
         taken.push(box_);
@@ -229,10 +229,9 @@ function makeGraph(state, on) {
       if (centre_ !== undefined && centre_ !== null) return edge.to.id === centre_ || edge.from.id === centre_ || pinned(edge);
       return edge.visible || pinned(edge);
     };
-    const forward = lit(), there = forward ? new Set([...used, ...namesOf(forward)]) : used;
     for (const node of model.nodes) {
       const { x: nx, y: ny, pill } = laid.points[node.id], reach = laid.radii[node.id] + 3 / view.scale;
-      if (!there.has(node.id)) continue;
+      if (!used.has(node.id) && !bright.has(node.id)) continue;
       if (pill ? Math.abs(wx - nx) < 27 && Math.abs(wy - ny) < 13 : Math.hypot(wx - nx, wy - ny) < reach) return { node: node.id };
     }
     const edge = grid.nearest(wx, wy, 6 / view.scale, accept);

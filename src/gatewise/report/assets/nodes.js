@@ -34,11 +34,11 @@ function writesPart(prompt, one) {
   const most = Math.max(0.01, ...["right", "wrong"].flatMap((kind) => ["clean", "corrupted"].map((side) => Math.abs(one[kind][side]))));
   const cell = (value) => el("td", { class: "cell" }, el("div", { class: "signed-bar" }, signedBar(value / most)), el("span", {}, signed(value)));
   const words = (list) => el("td", { class: "words" }, list.map(([text, value]) => el("span", { title: signed(value) }, tokenText(text).trim() || tokenText(text))));
-  return [el("table", { class: "writes" }, el("thead", {}, row("th", ["straight to the output", "clean", "corrupted"])),
+  return [el("table", { class: "writes" }, el("thead", {}, row("th", ["direct effect", "clean", "corrupted"])),
     el("tbody", {}, ["right", "wrong"].map((kind) => el("tr", {}, el("td", {}, `${kind} `, el("span", { class: "muted" }, some(prompt[kind]))), cell(one[kind].clean), cell(one[kind].corrupted))),
       el("tr", {}, el("td", {}, "words up"), words(one.promoted.clean), words(one.promoted.corrupted)),
       el("tr", {}, el("td", {}, "words down"), words(one.suppressed.clean), words(one.suppressed.corrupted)))),
-    el("p", { class: "muted small" }, "Logits above the mean of all words, as the final norm scales them. What it does through later nodes is not in them.")];
+    el("p", { class: "muted small" }, "What it writes at the answer, straight through the final norm and the unembedding: logits above the mean of all words. What it does through later nodes is not in them.")];
 }
 function signedBar(share) {
   const width = Math.min(1, Math.abs(share)) * 50;
