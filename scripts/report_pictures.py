@@ -1,6 +1,6 @@
 """Take the pictures of docs/report.md from a report that `gatewise run` wrote (needs `make browser`).
 
-    python scripts/report_pictures.py runs/smollm2-135m-ioi-eap-500/report.html a23.h3
+python scripts/report_pictures.py runs/smollm2-135m-ioi-eap-500/report.html a23.h3
 """
 
 from __future__ import annotations
