@@ -121,7 +121,7 @@ def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], fou
         page.locator(f"#which input[value='{name}']").check(force=True)
         assert names(page) == set(found.circuits(1)[name])
         expected = round(100 * found.curves[name][1].recovered_margin)
-        assert f"faithful: {faithful(found.curves[name][1]).answer};" in page.locator("#measured").inner_text()
+        assert f"Faithful: {faithful(found.curves[name][1]).answer}." in page.locator("#measured").inner_text()
         title = {"ns": "noising", "dn": "denoising", "ns+dn": "joint"}[name]  # captions follow the choice
         assert (
             f"The {title} circuit of {len(found.circuits(1)[name])} edges: {expected} %"

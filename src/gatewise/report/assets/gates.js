@@ -9,9 +9,9 @@ function joined(names) { return names.length < 2 ? names.join("") : names.slice(
 function gateSentence(gate) {
   const together = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.dividend[0]) - Math.abs(a.dividend[0]))[0];
   const worth = (set) => gate.table.find((one) => one.set.length === set.length && set.every((name) => one.set.includes(name))).value[0];
-  const parts = together.set.map((name) => `${name} alone ${fixed2(worth([name]))}`), more = together.dividend[0] > 0;
+  const parts = together.set.map((name) => `${name} alone ${fixed2(worth([name]))}`), [beyond, low, high] = together.dividend, more = beyond > 0;
   return `${parts.join(", ")}, ${together.set.length > 2 ? "all of them" : "together"} ${fixed2(worth(together.set))} of the margin: `
-    + `${fixed2(Math.abs(together.dividend[0]))} ${more ? "more" : "less"} than their parts (${span(together.dividend).replace(/^\S+ \(|\)$/g, "")}).`;
+    + `${fixed2(Math.abs(beyond))} ${more ? "more" : "less"} than their parts (${fixed2(more ? low : -high)} to ${fixed2(more ? high : -low)}).`;
 }
 // How the groups act, the clear ones.
 function actsText(gate) {

@@ -127,7 +127,9 @@ function nodeGates(node, select) {
   const { into, out } = edgesOf(node.id), parts = [];
   const total = (port) => into.reduce((sum, edge) => sum + (edge.port === port ? edge.strength : 0), 0);
   const strongestFirst = (edges) => edges.slice().sort((a, b) => b.strength - a.strength);
-  for (const gate of model.gatesOf[node.id]) parts.push(gateCard(gate, null));
+  const [largest, ...others] = model.gatesOf[node.id];
+  if (largest) parts.push(gateCard(largest, null));
+  if (others.length) parts.push(el("details", {}, el("summary", {}, plural(others.length, "more tested gate")), others.map((gate) => gateCard(gate, null))));
   for (const port of node.ports.slice().sort((a, b) => total(b) - total(a))) {  // the strongest first
     const edges = into.filter((edge) => edge.port === port);
     if (!edges.length) continue;
