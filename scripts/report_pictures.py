@@ -23,9 +23,9 @@ def main() -> None:
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         shots = [  # file, width, height, colours, state, what is at the top of the picture
-            ("report-gates.png", 1400, 1180, "light", "", "body"),
-            ("report-circuit.png", 1400, 1000, "light", "", "#circuit .stage"),
-            ("report-node.png", 1400, 780, "dark", f"node={arguments.node}", "#circuit .stage"),
+            ("report-gates.png", 1400, 1290, "light", "", "body"),
+            ("report-circuit.png", 1400, 740, "light", "", "#circuit .stage"),
+            ("report-node.png", 1400, 780, "dark", f"node={arguments.node}&prompt=2", "#circuit .stage"),
             ("report-phone.png", 390, 844, "light", "", "#circuit .stage"),
         ]
         for name, width, height, scheme, state, top in shots:
