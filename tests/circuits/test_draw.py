@@ -60,7 +60,7 @@ def test_only_nodes_of_the_circuit(gates: Gates, tmp_path: Path) -> None:
     gates.draw(tmp_path / "c.svg")
     shown = texts_of(tmp_path / "c.svg")
     assert shown & set(GRAPH.nodes) == set(gates.sound.nodes)
-    assert {"AND by split (3)", "OR by split (2)", "ADDER by split (1)"} <= shown
+    assert {"AND (3)", "OR (2)", "ADDER (1)", "6 edges, width by |score|, types by the split"} <= shown
 
 
 def width(shape: ET.Element) -> float:

@@ -30,7 +30,6 @@ _COLUMN, _MARGIN = 0.66, 0.42  # inches
 _BOX = (0.50, 0.20)  # inches
 _TALLEST = 10.5  # inches that many layers are squeezed into, as far as labels allow
 _ROW_RANGE = (0.36, 0.75)  # inches between layers
-_NAMED = {kind: f"{kind} by split" for kind in GATE_COLOURS}  # what was not tested is not said to be a gate
 _WIDTHS = (0.35, 2.8)  # points
 _PORT_SHIFT = {"<q>": -0.16, "<k>": 0.0, "<v>": 0.16}  # inches, along the lower side of a head
 _DPI = 200
@@ -303,7 +302,7 @@ def _legend(axes: Axes, layout: _Layout, drawing: _Drawing, title: str | None) -
     counts = {kind: sum(strand.kind == kind for strand in drawing.strands) for kind in (*GATE_COLOURS, "")}
     plain = "no label" if any(counts[kind] for kind in GATE_COLOURS) else "edge"
     handles = [
-        Line2D([], [], color=GATE_COLOURS.get(kind, _PLAIN), linewidth=2, label=f"{_NAMED.get(kind, plain)} ({count})")
+        Line2D([], [], color=GATE_COLOURS.get(kind, _PLAIN), linewidth=2, label=f"{kind or plain} ({count})")
         for kind, count in counts.items()
         if count
     ]
@@ -317,6 +316,7 @@ def _legend(axes: Axes, layout: _Layout, drawing: _Drawing, title: str | None) -
         f"{drawing.total:,} edges" if shown == drawing.total else f"the strongest {shown:,} of {drawing.total:,} edges"
     )
     note += ", width by |score|" if drawing.scored else ""
+    note += ", types by the split" if any(strand.kind for strand in drawing.strands) else ""  # which is no test
     axes.text(layout.width - 0.1, 0.08, note, fontsize=6, color="#777777", ha="right", va="bottom")
     if title:
         axes.text(layout.left - 0.1, 0.08, title, fontsize=7, ha="left", va="bottom")
