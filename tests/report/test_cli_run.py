@@ -72,7 +72,6 @@ def test_its_command_repeats_it_from_the_store(ran: Result, folder: Path) -> Non
         (["--edges", "10000000"], "tiny has 3,628"),
         (["--sizes", "ten"], "expected whole numbers"),
         (["--method", "guess"], "no method 'guess'"),
-        (["--method", "eap-ig"], "no direction"),
     ],
 )
 def test_what_cannot_work_is_said(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -144,11 +144,23 @@ def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found:
     assert report_data(one)["curves"]["ns"][0]["random"] is None
 
 
-def test_undirected_methods_and_sizes_beyond_the_largest_are_refused() -> None:
+def test_a_method_without_a_direction_gets_a_report_without_gates(tmp_path: Path) -> None:
+    model = gw.load_model("tiny")
+    task = gw.task("ioi", model, examples=8)
+    one = investigate(model, task, "eap-ig", edges=32, random_circuits=0, examples=1)
+    assert one.circuits()["ns|dn"] == gw.discover(model, task, "eap-ig", edges=32)
+    assert (len(one.gates), one.tables, one.interactions) == (0, (), None)
+    assert "no direction" in facts(one)[2].text
+    assert "Labels" not in {remark.title for remark in trust(one)}
+    assert {"method": "eap"} in [step.changes for step in next_steps(one)]
+    assert report_data(one)["directed"] is False
+    assert one.save(tmp_path)[0].exists()
+    assert gw.Gates.load(tmp_path / "gates.safetensors") == one.gates
+
+
+def test_sizes_beyond_the_largest_are_refused() -> None:
     model = gw.load_model("tiny")
     task = gw.task("ioi", model, examples=2)
-    with pytest.raises(gw.GatewiseError, match="no direction"):
-        investigate(model, task, "eap-ig", edges=12)
     with pytest.raises(gw.GatewiseError, match="beyond edges=12"):
         investigate(model, task, edges=12, sizes=[20])
 

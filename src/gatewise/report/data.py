@@ -44,6 +44,7 @@ def report_data(found: Investigation, command: Command | None = None) -> dict[st
         "circuits": dict(CIRCUIT_NAMES),
         "found_by": dict(FOUND_BY),
         "split": dict(SPLIT),
+        "directed": found.directed,
         "signs": dict(GATE_SIGNS),
         "tested_labels": list(TESTED_LABELS),
         "graph": graph_data(found.graph),

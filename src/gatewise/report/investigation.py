@@ -21,7 +21,7 @@ from gatewise.logic.gates import Gates, split_gates
 from gatewise.logic.interactions import FEWEST
 from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
 from gatewise.methods.contract import Method, SearchDirection
-from gatewise.methods.registry import check_directed, find_method
+from gatewise.methods.registry import find_method
 from gatewise.methods.search import discover
 from gatewise.models.model import Model
 from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, strongest_gates, strongest_nodes
@@ -69,6 +69,7 @@ class Investigation:
     nodes: ShownNodes | None = None  # what the strongest nodes do on the first of the examples
     interactions: Interactions | None = None  # gates of groups, tested on held-out pairs; None: not asked
     used_up: bool = False  # whether there are no more pairs than these
+    directed: bool = True  # False: the method has no direction, all circuits are the same one, and there are no gates
 
     @property
     def graph(self) -> Graph:
@@ -125,14 +126,16 @@ def investigate(
     started = time.time()
     how = find_method(method)
     edges = number_of_edges(edges, model.graph)
-    _check(how, edges, sizes)
+    _check(edges, sizes)
     chosen = tuple(sorted({edges, *(_default_sizes(how, edges) if sizes is None else sizes)}))
     shelf = store if isinstance(store, Store) or store is None else Store(store)
     more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
-    asked = discover(model, task.train, method, direction=SEARCHES, edges=chosen, **more, **parameters)
-    searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: tuple(circuits) for one, circuits in asked.items()}
+    directions = SEARCHES if how.directed else SEARCHES[:1]
+    asked = discover(model, task.train, method, direction=directions, edges=chosen, **more, **parameters)
+    ordered = {one: tuple(circuits) for one, circuits in asked.items()}
+    searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: ordered.get(one, ordered["ns"]) for one in SEARCHES}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
-    gates = split_gates(found["ns"], found["dn"], joint=found["ns+dn"])
+    gates = _split(found, how.directed)
     tables, tested, agreement = _tested(model, task, gates, all_gates, memory)
     shown = task.test[:examples]
     return Investigation(
@@ -153,14 +156,22 @@ def investigate(
         all_gates,
         shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)),
         used_up=task.used_up,
-        interactions=_interactions(model, task, gates, all_gates, memory),
+        interactions=_interactions(model, task, gates, all_gates, memory) if how.directed else None,
+        directed=how.directed,
     )
 
 
-def _check(method: Method, edges: int, sizes: Sequence[int] | None) -> None:
+def _check(edges: int, sizes: Sequence[int] | None) -> None:
     if any(size > edges for size in sizes or ()):
         raise GatewiseError(f"the sizes {list(sizes or ())} go beyond edges={edges}, which is the largest of all.")
-    check_directed(method)
+
+
+def _split(found: Mapping[str, Circuit], directed: bool) -> Gates:
+    """The gates of both directions; a method without a direction has a circuit and no gates."""
+    if directed:
+        return split_gates(found["ns"], found["dn"], joint=found["ns+dn"])
+    none = found["ns"].graph.empty()
+    return Gates(found["ns"], found["ns"], {"AND": none, "OR": none, "ADDER": none}, "plain", "port", found["ns"])
 
 
 def _default_sizes(method: Method, edges: int) -> list[int]:
@@ -175,6 +186,8 @@ def _default_sizes(method: Method, edges: int) -> list[int]:
 def _tested(
     model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
 ) -> tuple[tuple[TruthTable, ...], dict[str, TestedLabel], Agreement]:
+    if not gates.labelled.kinds:
+        return (), {}, label_agreement(gates, {})
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
     pairs = task.train[:_TESTED_PAIRS]
     tables = truth_tables(model, pairs, gates.sound, of=chosen, measures=("receiver",), memory=memory)
@@ -201,7 +214,8 @@ def _stability(
 ) -> dict[Direction, float] | None:
     if not method.ranks_once or len(task.train) < 4:
         return None
-    return halves(model, task.train, method, {"ns": len(gates.ns), "dn": len(gates.dn)}, **more)
+    sizes: dict[Direction, int] = {"ns": len(gates.ns), **({"dn": len(gates.dn)} if method.directed else {})}
+    return halves(model, task.train, method, sizes, **more)
 
 
 def _calibration(
@@ -210,7 +224,9 @@ def _calibration(
     if not method.ranks_once:
         return None
     pairs, circuits = task.train[:_TESTED_PAIRS], {"ns": gates.ns, "dn": gates.dn}
-    return {d: calibrated(model, pairs, circuits[d], d, edges=_CALIBRATED, seed=seed, memory=memory) for d in BOTH}
+    directions = BOTH if method.directed else BOTH[:1]
+    more: dict[str, Any] = {"edges": _CALIBRATED, "seed": seed, "memory": memory}
+    return {d: calibrated(model, pairs, circuits[d], d, **more) for d in directions}
 
 
 def _curves(
@@ -224,10 +240,12 @@ def _curves(
     """Every circuit of every size, the largest ones beside random circuits of their size."""
     by_name: dict[str, Sequence[Circuit]] = dict(searches.items())
     by_name["ns|dn"] = [a | b for a, b in zip(searches["ns"], searches["dn"], strict=True)]
-    smaller = [circuit for name in CIRCUITS for circuit in by_name[name][:-1]]
-    largest = [by_name[name][-1] for name in CIRCUITS]
+    names = CIRCUITS if searches["ns"] is not searches["dn"] else CIRCUITS[:1]  # one circuit, or four
+    smaller = [circuit for name in names for circuit in by_name[name][:-1]]
+    largest = [by_name[name][-1] for name in names]
     more: dict[str, Any] = {"seed": seed, "memory": memory}
     parts = [list(evaluate(model, task.test, smaller, random_circuits=0, **more))] if smaller else [[]]
-    parts.append(list(evaluate(model, task.test, largest, random_circuits=random_circuits, names=CIRCUITS, **more)))
-    count = len(smaller) // len(CIRCUITS)
-    return {name: Evaluations((*parts[0][i * count : (i + 1) * count], parts[1][i])) for i, name in enumerate(CIRCUITS)}
+    parts.append(list(evaluate(model, task.test, largest, random_circuits=random_circuits, names=names, **more)))
+    count = len(smaller) // len(names)
+    found = {name: Evaluations((*parts[0][i * count : (i + 1) * count], parts[1][i])) for i, name in enumerate(names)}
+    return {name: found.get(name, found[names[0]]) for name in CIRCUITS}

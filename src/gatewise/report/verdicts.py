@@ -64,7 +64,9 @@ def next_steps(found: Investigation) -> list[NextStep]:
     edges, steps = found.sizes[-1], []
     if judgement.faithful(found.curves["ns|dn"][-1]).level != "good" and edges * 2 <= found.graph.n_edges:
         steps.append(NextStep("a larger circuit keeps more of the task", {"edges": edges * 2}))
-    if not found.all_gates:
+    if not found.directed:
+        steps.append(NextStep("search in both directions, for gates", {"method": "eap"}))
+    elif not found.all_gates:
         steps.append(NextStep("test every gate, not only the strongest", {"all_gates": True}))
     if found.stability and min(found.stability.values()) < OVERLAP_GOOD:
         if found.used_up:
@@ -83,6 +85,12 @@ def _judged(found: Investigation, remarks: list[Remark]) -> list[Remark]:
 
 
 def _gates(found: Investigation) -> Remark:
+    if not found.directed:
+        text = (
+            f"{found.gates.ns.provenance.get('method')} integrates between the two runs and has no direction, so there "
+            f"are no gates to split or test. Use eap, acdc or edge-pruning for gates."
+        )
+        return Remark("note", "Which gates?", text, "none")
     by = [f"{len(found.gates.by_type[SPLIT[kind]]):,} by {name}" for kind, name in FOUND_BY.items()]
     text, tested = f"Edges found: {', '.join(by)}.", found.interactions
     if tested is None:
@@ -100,6 +108,8 @@ def _gates(found: Investigation) -> Remark:
 
 
 def _agreement(found: Investigation) -> Remark | None:
+    if not found.directed:
+        return None
     agreement = found.agreement
     if agreement.edges == 0:
         text = "No port of the circuit receives two edges that reach the logits, so there is nothing to test."

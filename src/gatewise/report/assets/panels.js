@@ -24,6 +24,7 @@ function showHeadline() {
     el("li", {}, el("span", { class: "swatch " + kind }), el("b", {}, `${FOUND[kind]}: `), text, el("span", { class: "muted" }, ` (${SPLIT[kind]} by the split)`))),
     gated ? el("li", { class: "beads" }, el("span", { class: "bead is-and" }), el("span", { class: "bead is-or" }), el("span", { class: "bead is-adder" }), el("span", { class: "bead is-other" }),
       el("b", {}, "beads: "), "the edge takes part in a tested gate, where its group acts as ", labelName("AND"), ", ", labelName("OR"), ", ", labelName("ADDER"), " or is ", labelName("undecided"), ".") : null);
+  $("legend").hidden = $("kinds").hidden = !data.directed;  // without a direction there is one circuit and no gate
   const marks = { good: "✓", note: "i", warning: "!" };
   const remarks = (some) => some.map((one) => el("li", {},
     el("span", { class: "mark " + one.level, role: "img", "aria-label": one.level }, marks[one.level]), el("b", {}, one.title), " ", one.text));
