@@ -36,12 +36,12 @@ def leaves(command: Any = COMMAND, path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 LEAVES = dict(leaves())
-EXAMPLES = [
+EXAMPLES = dict.fromkeys(
     line
     for command in [COMMAND, *LEAVES.values()]
     for line in (command.help or "").splitlines()
     if line.startswith("gatewise ")
-]
+)
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)

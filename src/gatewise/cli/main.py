@@ -50,7 +50,7 @@ Start with:
 ```
 gatewise run tiny --task ioi --edges 100
 gatewise tasks check my.csv --model tiny
-gatewise run tiny --task my.csv
+gatewise run tiny --task my.csv --edges 100
 ```
 
 Results go to standard output, with --json as JSON; progress and warnings go to standard error. Exit codes: 0 done; 1

@@ -73,7 +73,7 @@ def run_command(
 
     ```
     gatewise run tiny --task ioi --edges 100
-    gatewise run tiny --task my.csv --edges 100 --out runs/mine --json
+    gatewise run tiny --task my.csv --edges 100
     ```
     """
     parameters = parse_parameters(method, settings or [])
