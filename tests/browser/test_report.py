@@ -14,11 +14,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation.judgement import faithful
 from gatewise.gate_types import FOUND_COLOURS
+from gatewise.report.data import report_data
 from gatewise.report.evidence import edge_strength
-from gatewise.report.investigation import Investigation
+from gatewise.report.investigation import Investigation, investigate
 
 Open = Callable[..., Any]  # data -> page
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'`&amp; \u2028\u2029 <!-- {{script}} ${x}"
@@ -520,3 +522,12 @@ def test_pan_and_zoom(open_page: Open, data: dict[str, Any]) -> None:
     assert page.locator("#tip b").first.inner_text() == name
     page.locator("#fit").click()
     assert page.evaluate("gatewiseReport.graph.view().scale") == 1
+
+
+def test_a_circuit_without_a_direction_has_no_legend_of_gates(open_page: Open) -> None:
+    tiny = gw.load_model("tiny")
+    one = investigate(tiny, gw.task("ioi", tiny, examples=8), "eap-ig", edges=32, random_circuits=0, examples=1)
+    page = open_page(report_data(one))
+    assert "has no direction" in page.locator("#facts").inner_text()
+    assert page.locator("#legend").is_hidden()
+    assert names(page) == set(one.circuits()["ns|dn"])
