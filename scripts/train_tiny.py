@@ -4,6 +4,13 @@ A GPT-2 of 6 layers x 8 heads learns the next word on text made here: sentences 
 forms, mixed with other sentences of the same words. One combination in five is kept out of the text, whatever the
 sentence: two names joined by "and" (ioi), a noun with the year it begins in (gt), a noun with its verb (sa). So
 `held_out` prompts are new to the model by construction, and the accuracies written to training.json are on those.
+
+Left alone, the model does IOI within its first layer: the last word gathers all three names, and one MLP compares them.
+So it is taught where to look in these sentences. In layer 1 one head looks from the subject at its earlier mention; in
+layers 2 and 3 one looks from the last word at the subject; in layers 4 and 5 one looks from there at the other name; no
+other head looks at earlier names. Each of these five is silenced in a quarter of the rows, so that the two of a kind
+learn to stand in for each other. A second stage also teaches the last two to look at both names alike if the subject is
+a third one; asked for from the beginning, it is in the way of telling names apart (docs/models.md says what was tried).
 """
 
 from __future__ import annotations
@@ -17,8 +24,10 @@ import platform
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -34,9 +43,20 @@ from gatewise.tasks.pairs import Pairs
 from gatewise.tasks.recipe import Recipe
 
 TARGET = Path(__file__).parents[1] / "src" / "gatewise" / "models" / "tiny"
-ROW_LENGTH = 32
+ROW_LENGTH, BATCH = 32, 64
 BEGIN, UNKNOWN = "<|begin|>", "<|unknown|>"
 ANSWER_WEIGHT = 5.0  # of a sentence's last word in the loss; other words count 1
+HEADS = 8
+# Where head 0 of a layer learns to look, in IOI sentences: from which word at which.
+GUIDED = {
+    1: ("subject", "earlier mention"),
+    2: ("end", "subject"),
+    3: ("end", "subject"),
+    4: ("end", "other name"),
+    5: ("end", "other name"),
+}
+GUIDED_WEIGHT, STRAY_WEIGHT = 0.5, 0.2  # in the loss: of guided heads that miss it, of looks at names elsewhere
+GUIDED_SILENCE, SILENCE = 0.25, 0.03  # shares of rows in which a guided head is silenced, and any other head or MLP
 HELD_OUT_SHARE = 5  # one combination in so many
 _SINGULAR = {form: noun[0] for noun in sa.NOUNS for form in noun[:2]}
 
@@ -171,24 +191,121 @@ def rows(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Iterator[lis
         yield row[:ROW_LENGTH]
 
 
-def train(model: GPT2LMHeadModel, source: Iterator[list[int]], stop: int, steps: int, batch: int, rate: float) -> None:
-    """Next-word prediction on all tokens, most of all on the last word of a sentence, which `stop` follows.
+class Guide:
+    """Where heads look in IOI sentences. One with four names is of IOI: both names, the subject, the answer."""
 
-    Most other words are drawn at random and teach little. AdamW, a short warm-up, then a cosine to zero.
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._names = set(tokenizer.convert_tokens_to_ids(ioi.NAMES))
+        self._stop = tokenizer.convert_tokens_to_ids(".")
+
+    def places(self, ids: Tensor) -> Tensor:
+        """The row, and the places of the four names in it. [sentence, 5]"""
+        found = []
+        for row, tokens in enumerate(ids.tolist()):
+            names: list[int] = []
+            for place, token in enumerate(tokens):
+                if token in self._names:
+                    names.append(place)
+                elif token == self._stop:
+                    found += [(row, *names)] * (len(names) == 4)
+                    names = []
+        return torch.tensor(found, dtype=torch.long).reshape(-1, 5)
+
+    def loss(self, ids: Tensor, attentions: Sequence[Tensor], *, evenly: bool) -> Tensor:
+        """Minus the log of a guided head's attention where it belongs, and of all other attention beside names.
+
+        evenly: a guided head that may look at two names looks at both alike.
+        """
+        row, first, second, subject, answer = self.places(ids).T
+        words, place, sentence = ids[row], torch.arange(ids.shape[1]), torch.arange(len(row))
+        sources = {"subject": subject, "end": answer - 1}
+        is_name = (place == torch.stack([first, second, subject])[..., None]).any(dim=0)  # [sentence, place]
+        is_subject = place == subject[:, None]
+        repeats = is_name & (words == words[sentence, subject][:, None])
+        goals = {"earlier mention": repeats & ~is_subject, "subject": is_subject, "other name": is_name & ~repeats}
+        within = (place > first[:, None]) & (place < answer[:, None])
+        earlier = is_name[:, None, None] & ~torch.eye(len(place), dtype=torch.bool)
+        missed, stray = torch.zeros(()), torch.zeros(())
+        for layer, attention in enumerate(attentions):
+            looks = attention[row]  # [sentence, head, from, at]
+            bound = within[:, None].repeat(1, HEADS, 1)
+            if layer in GUIDED:
+                source, goal = sources[GUIDED[layer][0]], goals[GUIDED[layer][1]]
+                bound[sentence, 0, source] = False
+                some = goal.any(dim=-1)
+                look, goal = looks[sentence, 0, source][some], goal[some]
+                if evenly:
+                    missed = missed - ((_log(look) * goal).sum(dim=-1) / goal.sum(dim=-1)).mean()
+                else:
+                    missed = missed - _log((look * goal).sum(dim=-1)).mean()
+            stray = stray - (_log(1 - (looks * earlier).sum(dim=-1)) * bound).sum() / within.sum()
+        return GUIDED_WEIGHT * missed + STRAY_WEIGHT * stray
+
+
+def _log(share: Tensor) -> Tensor:
+    return share.clamp_min(1e-6).log()
+
+
+def silence_at_random(model: GPT2LMHeadModel) -> Callable[[], None]:
+    """Silences heads and MLPs, drawn anew for each row, so that others learn to step in. Call what it gives to end it.
+
+    What is left is not scaled up, as it would be by dropout: with all of them there, there is more than enough.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+
+    def heads(shares: Tensor, _module: torch.nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        kept = torch.rand(len(inputs[0]), 1, HEADS) >= shares
+        return (inputs[0] * kept.repeat_interleave(inputs[0].shape[-1] // HEADS, dim=-1),)
+
+    def mlp(_module: torch.nn.Module, _inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        return output * (torch.rand(len(output), 1, 1) >= SILENCE)
+
+    hooks = []
+    for layer, block in enumerate(model.transformer.h):
+        shares = torch.full((HEADS,), SILENCE)
+        shares[0] = GUIDED_SILENCE if layer in GUIDED else SILENCE
+        hooks += [block.attn.c_proj.register_forward_pre_hook(partial(heads, shares))]
+        hooks += [block.mlp.register_forward_hook(mlp)]
+
+    def end() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    return end
+
+
+class Stage(NamedTuple):
+    """A stretch of training: the rate falls as a cosine to zero at `horizon`, where it may not get."""
+
+    steps: int
+    horizon: int
+    rate: float
+    evenly: bool
+
+
+STAGES = (Stage(1500, 2000, 2e-3, evenly=False), Stage(600, 600, 1e-3, evenly=True))
+
+
+def train(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, stage: Stage, seed: int) -> None:
+    """Next-word prediction on all tokens, most of all on the last word of a sentence, and where to look.
+
+    Most other words are drawn at random and teach little. AdamW, a short warm-up, then a cosine.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=stage.rate, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = 100
+    guide, source, stop = Guide(tokenizer), rows(tokenizer, random.Random(seed)), tokenizer.convert_tokens_to_ids(".")
 
     def schedule(step: int) -> float:
-        return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)))
+        return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / stage.horizon)))
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    with progress_bar("training tiny", steps) as bar:
-        for step in range(steps):
-            ids = torch.tensor([next(source) for _ in range(batch)])
-            losses = cross_entropy(model(ids).logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+    with progress_bar("training tiny", stage.steps) as bar:
+        for step in range(stage.steps):
+            ids = torch.tensor([next(source) for _ in range(BATCH)])
+            output = model(ids, output_attentions=True)
+            losses = cross_entropy(output.logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
             answers = torch.nn.functional.pad(ids[:, 2:] == stop, (0, 1))  # the words before a full stop
-            loss = (losses * torch.where(answers, ANSWER_WEIGHT, 1.0)).mean()
+            guided = guide.loss(ids, output.attentions, evenly=stage.evenly)
+            loss = (losses * torch.where(answers, ANSWER_WEIGHT, 1.0)).mean() + guided
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -196,7 +313,8 @@ def train(model: GPT2LMHeadModel, source: Iterator[list[int]], stop: int, steps:
             scheduler.step()
             bar.advance()
             if step % 100 == 0:
-                print(f"step {step:5d}  loss {losses.mean():.3f}, of answers {losses[answers].mean():.3f}", flush=True)
+                said = f"loss {losses.mean():.3f}, of answers {losses[answers].mean():.3f}, of looks {guided:.3f}"
+                print(f"step {step:5d}  {said}", flush=True)
 
 
 def held_out_pairs(recipe: Recipe, encoder: Encoder, count: int) -> Pairs:
@@ -237,10 +355,7 @@ def _last_logits(model: GPT2LMHeadModel, ids: Tensor, lengths: Tensor) -> Tensor
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="other numbers than 1 round otherwise: another model")
     parser.add_argument("--out", type=Path, default=TARGET)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -253,7 +368,7 @@ def main() -> None:
         n_positions=ROW_LENGTH,
         n_embd=128,
         n_layer=6,
-        n_head=8,
+        n_head=HEADS,
         initializer_range=0.06,  # the usual 0.02 is made for wider models and starts slowly here
         resid_pdrop=0.0,
         embd_pdrop=0.0,
@@ -262,15 +377,18 @@ def main() -> None:
         eos_token_id=None,
     )
     model = GPT2LMHeadModel(config).train()
-    source = rows(tokenizer, random.Random(options.seed))
-    stop = tokenizer.convert_tokens_to_ids(".")
-    train(model, source, stop, options.steps, options.batch, options.rate)
+    model.set_attn_implementation("eager")  # the one that shows its attention
+    end_silence = silence_at_random(model)
+    for number, stage in enumerate(STAGES):
+        if number:  # so that a stage can be repeated from the weights of the one before
+            torch.manual_seed(options.seed + number)
+        train(model, tokenizer, stage, options.seed + number)
+    end_silence()
     model = model.half().float().eval()  # what a reader of the half-precision file gets
     record = {
         "seed": options.seed,
-        "steps": options.steps,
-        "batch": options.batch,
-        "rate": options.rate,
+        "stages": [stage._asdict() for stage in STAGES],
+        "batch": BATCH,
         "threads": options.threads,
         "minutes": round((time.time() - started) / 60, 1),
         "held_out": measure(model, Encoder(tokenizer)),
