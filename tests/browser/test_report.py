@@ -358,9 +358,9 @@ def test_search(open_page: Open, data: dict[str, Any]) -> None:
     assert page.locator("#found li").first.inner_text().startswith("m0")
     page.keyboard.press("Enter")
     assert page.locator("#node-title").inner_text().startswith("m0")
-    page.locator("#search").fill("m0->logits")
+    page.locator("#search").fill("a5.h0->logits")
     page.keyboard.press("Enter")
-    assert page.locator("#panel h3").first.inner_text() == "m0->logits"
+    assert page.locator("#panel h3").first.inner_text() == "a5.h0->logits"
     page.locator("#search").fill("zzz")
     assert "nothing shown" in page.locator("#found").inner_text()
 

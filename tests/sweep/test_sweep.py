@@ -28,7 +28,7 @@ from gatewise.sweep.grid import grid_from
 TOML = """
 models = ["tiny"]
 tasks = ["ioi"]
-sizes = [20, [30, 60]]
+sizes = [200, [300, 600]]
 seeds = [0, 1]
 examples = 4
 test_examples = 4
@@ -40,7 +40,7 @@ directions = ["ns", "dn"]
 
 def grid(**change: Any) -> Grid:
     base = {
-        "models": ["tiny"], "tasks": ["ioi"], "sizes": [20, [30, 60]], "seeds": [0, 1], "examples": 4,
+        "models": ["tiny"], "tasks": ["ioi"], "sizes": [200, [300, 600]], "seeds": [0, 1], "examples": 4,
         "test_examples": 4, "random_circuits": 1, "methods": ["eap"], "directions": ["ns", "dn"],
     }  # fmt: skip
     return grid_from({**base, **change})
@@ -62,7 +62,7 @@ def table(folder: Path) -> bytes:
 def test_one_tidy_table(serial: Path) -> None:
     rows = list(csv.DictReader(table(serial).decode().splitlines()))
     assert len(rows) == 2 * 2 * 3
-    assert [row["size"] for row in rows[:3]] == ["20", "30", "60"]
+    assert [row["size"] for row in rows[:3]] == ["200", "300", "600"]
     assert all(row["edges"] == row["size"] and row["model"] == "tiny" for row in rows)
     assert len({row["circuit_kl_from_full"] for row in rows}) == len(rows)
     again = pyarrow.parquet.read_table(serial / "table.parquet").to_pylist()
@@ -149,7 +149,7 @@ def test_command(serial: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0
     assert table(tmp_path) == table(serial)
-    (tmp_path / "grid.toml").write_text(TOML.replace("sizes = [20, [30, 60]]", "sizes = [20, 1000000000]"))
+    (tmp_path / "grid.toml").write_text(TOML.replace("sizes = [200, [300, 600]]", "sizes = [200, 1000000000]"))
     result = CliRunner().invoke(app, [*words, "--json"])
     assert result.exit_code == 1
     assert "failed: tiny ioi eap ns 1000000000 edges seed 0" in result.stderr
