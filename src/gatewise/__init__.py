@@ -10,111 +10,55 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gatewise.circuits import Circuit, Graph
-    from gatewise.engine import run_circuit, run_circuits
-    from gatewise.engine.effects import Effects, edge_effects
-    from gatewise.engine.metrics import Metric
-    from gatewise.engine.setting import Setting
-    from gatewise.errors import GatewiseError
-    from gatewise.evaluation import Evaluation, check_task, evaluate, knock_out
-    from gatewise.logic import (
-        Gates,
-        Interaction,
-        Interactions,
-        backups,
-        complete,
-        find_gates,
-        find_interactions,
-        interaction,
-        partners,
-        reconcile,
-        replicate,
-        split_gates,
-        truth_tables,
+    from gatewise.circuits import Circuit as Circuit, Graph as Graph
+    from gatewise.engine import run_circuit as run_circuit, run_circuits as run_circuits
+    from gatewise.engine.effects import Effects as Effects, edge_effects as edge_effects
+    from gatewise.engine.metrics import Metric as Metric
+    from gatewise.engine.setting import Setting as Setting
+    from gatewise.errors import GatewiseError as GatewiseError
+    from gatewise.evaluation import (
+        Evaluation as Evaluation,
+        check_task as check_task,
+        evaluate as evaluate,
+        knock_out as knock_out,
     )
-    from gatewise.methods import Method, Scores, discover, score_edges
-    from gatewise.models import Model, load_model, register_architecture
-    from gatewise.report import investigate
-    from gatewise.tasks import Pairs, Task, task
+    from gatewise.logic import (
+        Gates as Gates,
+        Interaction as Interaction,
+        Interactions as Interactions,
+        backups as backups,
+        complete as complete,
+        find_gates as find_gates,
+        find_interactions as find_interactions,
+        interaction as interaction,
+        partners as partners,
+        reconcile as reconcile,
+        replicate as replicate,
+        split_gates as split_gates,
+        truth_tables as truth_tables,
+    )
+    from gatewise.methods import Method as Method, Scores as Scores, discover as discover, score_edges as score_edges
+    from gatewise.models import Model as Model, load_model as load_model, register_architecture as register_architecture
+    from gatewise.report import investigate as investigate
+    from gatewise.tasks import Pairs as Pairs, Task as Task, task as task
 
-_HOME = {
-    "Circuit": "circuits",
-    "Effects": "engine.effects",
-    "Evaluation": "evaluation",
-    "Gates": "logic",
-    "GatewiseError": "errors",
-    "Graph": "circuits",
-    "Interaction": "logic",
-    "Interactions": "logic",
-    "Method": "methods",
-    "Metric": "engine.metrics",
-    "Model": "models",
-    "Pairs": "tasks",
-    "Scores": "methods",
-    "Setting": "engine.setting",
-    "Task": "tasks",
-    "check_task": "evaluation",
-    "backups": "logic",
-    "complete": "logic",
-    "discover": "methods",
-    "edge_effects": "engine.effects",
-    "evaluate": "evaluation",
-    "find_gates": "logic",
-    "find_interactions": "logic",
-    "interaction": "logic",
-    "investigate": "report",
-    "knock_out": "evaluation",
-    "load_model": "models",
-    "partners": "logic",
-    "reconcile": "logic",
-    "register_architecture": "models",
-    "replicate": "logic",
-    "run_circuit": "engine",
-    "run_circuits": "engine",
-    "score_edges": "methods",
-    "split_gates": "logic",
-    "task": "tasks",
-    "truth_tables": "logic",
+_NAMES = {  # of the package, by where they are defined
+    "circuits": "Circuit Graph",
+    "engine": "run_circuit run_circuits",
+    "engine.effects": "Effects edge_effects",
+    "engine.metrics": "Metric",
+    "engine.setting": "Setting",
+    "errors": "GatewiseError",
+    "evaluation": "Evaluation check_task evaluate knock_out",
+    "logic": "Gates Interaction Interactions backups complete find_gates find_interactions interaction partners "
+    "reconcile replicate split_gates truth_tables",
+    "methods": "Method Scores discover score_edges",
+    "models": "Model load_model register_architecture",
+    "report": "investigate",
+    "tasks": "Pairs Task task",
 }
-__all__ = [
-    "Circuit",
-    "Effects",
-    "Evaluation",
-    "Gates",
-    "GatewiseError",
-    "Graph",
-    "Interaction",
-    "Interactions",
-    "Method",
-    "Metric",
-    "Model",
-    "Pairs",
-    "Scores",
-    "Setting",
-    "Task",
-    "backups",
-    "check_task",
-    "complete",
-    "discover",
-    "edge_effects",
-    "evaluate",
-    "find_gates",
-    "find_interactions",
-    "interaction",
-    "investigate",
-    "knock_out",
-    "load_model",
-    "partners",
-    "reconcile",
-    "register_architecture",
-    "replicate",
-    "run_circuit",
-    "run_circuits",
-    "score_edges",
-    "split_gates",
-    "task",
-    "truth_tables",
-]
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

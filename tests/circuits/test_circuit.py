@@ -55,7 +55,6 @@ def test_membership_views_and_repr() -> None:
     assert "input->a0.1.q" in circuit
     assert "input->logits" not in circuit
     assert circuit.nodes == ["input", "a0.h1", "logits"]
-    assert circuit.node_edges == {("input", "a0.h1"): 2, ("a0.h1", "logits"): 1}
     assert "3 of" in repr(circuit)
     assert "input->a0.h1<q>" in repr(circuit)
     with pytest.raises(GatewiseError, match="no '->'"):

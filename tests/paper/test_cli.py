@@ -10,6 +10,7 @@ import pytest
 
 from gatewise.cli import main as cli
 from gatewise.paper.experiments import EXPERIMENTS
+from gatewise.paper.presets import PRESETS
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -60,6 +61,8 @@ def test_all_experiments_small(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Every experiment ends with tables, verdicts and figures; a second call computes nothing and says the same."""
+    few = {"sampled_pairs": 2, "sampled_sets": 2, "parameters": {"acdc": {"tolerance": 20.0}}}  # what has no option
+    monkeypatch.setitem(PRESETS, "quick", PRESETS["quick"].changed(**few))
     arguments = (
         "all",
         "--tasks",
@@ -75,8 +78,8 @@ def test_all_experiments_small(
         "--repeats",
         "2",
     )
-    arguments += ("--set", "edge-pruning.steps=4", "--workers", "2", "--json", "--out", str(tmp_path))
-    assert run(monkeypatch, *arguments) == 0
+    arguments += ("--set", "edge-pruning.steps=4", "--json", "--out", str(tmp_path))
+    assert run(monkeypatch, *arguments, "--workers", "2") == 0
     first = json.loads(capsys.readouterr().out)
     assert set(first["experiments"]) == set(EXPERIMENTS)
     assert first["failed"] == {}
@@ -88,5 +91,9 @@ def test_all_experiments_small(
     assert drawn == {path.stem for path in (tmp_path / "figures").glob("*.svg")}
     summary = (tmp_path / "summary.md").read_text()
     assert all(f"(figures/{name}.svg)" in summary for name in drawn)
-    assert run(monkeypatch, *arguments) == 0
-    assert json.loads(capsys.readouterr().out) == first
+    stored = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*.safetensors")}
+    assert run(monkeypatch, *arguments, "--workers", "1") == 0
+    second = json.loads(capsys.readouterr().out)
+    assert second["about"].pop("command") != first["about"].pop("command")
+    assert second == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*.safetensors")} == stored

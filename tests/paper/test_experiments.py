@@ -12,10 +12,10 @@ import torch
 from gatewise import load_model
 from gatewise.errors import GatewiseError
 from gatewise.paper.claims import JUDGEMENTS
-from gatewise.paper.contract import Measurement, Result, Search, group, of_kind
+from gatewise.paper.contract import Measurement, Result, Search, SeedKey, group, of_kind
 from gatewise.paper.experiments import EXPERIMENTS, capabilities, completeness_metrics, cost
 from gatewise.paper.experiments.contribution import WEIGHTS, Effect, compared, mean_effect
-from gatewise.paper.experiments.cost import CostKey, against
+from gatewise.paper.experiments.cost import against
 from gatewise.paper.experiments.curves import BehaviourKey, Curves
 from gatewise.paper.experiments.gate_ablation import Removals, has_effect, share_of_one
 from gatewise.paper.experiments.misalignment import best_ratio, slope
@@ -102,16 +102,19 @@ def test_what_fails_fails_its_experiment_alone(tmp_path: Path, monkeypatch: pyte
 
 
 def test_groups_keep_the_order_of_measuring() -> None:
-    some = {CostKey("ioi", "eap", 1): "b", CostKey("ioi", "eap", 0): "a", CostKey("gt", "eap", 0): "c"}
+    some = {SeedKey("ioi", "eap", 1): "b", SeedKey("ioi", "eap", 0): "a", SeedKey("gt", "eap", 0): "c"}
     assert group(some, "task") == {"ioi": ["b", "a"], "gt": ["c"]}
     assert group(some, "method", "seed") == {("eap", 1): ["b"], ("eap", 0): ["a", "c"]}
-    assert of_kind({**some, BehaviourKey("ioi", "eap", "ns", 0): "d"}, CostKey) == some
+    assert of_kind({**some, BehaviourKey("ioi", "eap", "ns", 0): "d"}, SeedKey) == some
 
 
 def test_presets_say_which_sizes_are_judged(folder: Path) -> None:
     lab = Lab(BOTH.changed(judged_sizes={"completeness": {"ioi": (60, 999)}}), folder)
-    assert lab.judged_sizes("completeness", "ioi", BOTH.methods) == [60]
-    assert lab.judged_sizes("faithfulness", "ioi", BOTH.methods) == [20, 60]
+    assert lab.judged_sizes("completeness", *BOTH.methods) == {"ioi": [60]}
+    assert lab.judged_sizes("faithfulness", *BOTH.methods) == {"ioi": [20, 60]}
+    other = Lab(BOTH.changed(sizes={"eap": (20, 60), "edge-pruning": (60, 99)}), folder)
+    assert other.common_sizes() == [60]
+    assert other.judged_sizes("stability", "eap") == {"ioi": [20, 60]}
 
 
 def test_differences_of_directions_are_by_seed_and_as_shares_of_the_range() -> None:

@@ -150,16 +150,6 @@ class Circuit:
         present |= {self.graph.port_node[i] for i in self.graph.edge_port[self.mask].tolist()}
         return [node for node in self.graph.nodes if node in present]
 
-    @property
-    def node_edges(self) -> dict[tuple[str, str], int]:
-        """The node-level view: (sender, receiver) -> number of edges between them."""
-        counts: dict[tuple[str, str], int] = {}
-        for i in self.indices:
-            sender = self.graph.senders[int(self.graph.edge_sender[i])]
-            receiver = self.graph.port_node[int(self.graph.edge_port[i])]
-            counts[sender, receiver] = counts.get((sender, receiver), 0) + 1
-        return counts
-
     def connected(self) -> Circuit:
         """Without dangling edges: only those on a path from a source to `logits`. Never applied silently."""
         reached = set(self.graph.stages[0].nodes)

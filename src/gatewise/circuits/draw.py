@@ -73,6 +73,10 @@ def check_can_draw(path: Path) -> None:
     """Before the work: whether the suffix is one of ours and matplotlib is there."""
     if path.suffix.lower() not in SUFFIXES:
         raise GatewiseError(f"a figure ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
+    require_matplotlib()
+
+
+def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -284,11 +288,8 @@ def _draw_node(axes: Axes, layout: _Layout, node: str, ports: set[str]) -> None:
     corner = (x - width / 2, y - height / 2)
     shape = "round,pad=0,rounding_size=0.04"
     fill = _FILLS[layout.kind[node]]
-    axes.add_patch(
-        FancyBboxPatch(
-            corner, width, height, boxstyle=shape, facecolor=fill, edgecolor="#333333", linewidth=0.6, zorder=3
-        )
-    )
+    look: dict[str, Any] = {"facecolor": fill, "edgecolor": "#333333", "linewidth": 0.6, "zorder": 3}
+    axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=shape, **look))
     letters = sorted(port[len(node) :] for port in ports if port != node)
     axes.text(x, y + (0.03 if letters else 0), node, fontsize=6.5, ha="center", va="center", zorder=4)
     for letter in letters:

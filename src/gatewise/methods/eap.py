@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.counting import GRAIN, Counter
+from gatewise.engine.effects import edge_effects
 from gatewise.engine.freeing import give_back
 from gatewise.engine.setting import Batch
 from gatewise.errors import GatewiseError
-from gatewise.methods.calibration import calibrate
 from gatewise.methods.contract import (
     Finding,
     Method,
@@ -34,6 +34,7 @@ from gatewise.methods.contract import (
     ranked,
 )
 from gatewise.progress import progress_bar
+from gatewise.statistics import rank_correlation
 
 BLOCKS = 32  # of micro-batches that are summed apart: as many as may be computed in different places
 
@@ -176,8 +177,29 @@ def _findings(
     problem: Problem, scores: Mapping[SearchDirection, Tensor], sample: int
 ) -> dict[SearchDirection, list[Finding]]:
     """Rank once, cut as often as asked."""
-    notes = {d: {"calibration": calibrate(problem.only(d), scores[d], sample)} for d in scores} if sample else {}
+    notes = {d: {"calibration": _calibration(problem.only(d), scores[d], sample)} for d in scores} if sample else {}
     return ranked(problem, scores, notes)
+
+
+def _calibration(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]:
+    """Rank correlation of scores with true changes of the margin, for `count` edges drawn by the seed.
+
+    Removing an edge under dn puts the clean content in place of the corrupted one, which is the difference of the
+    scores with the opposite sign.
+    """
+    graph = problem.model.graph
+    generator = torch.Generator().manual_seed(problem.seed)
+    drawn = torch.randperm(graph.n_edges, generator=generator)[:count].sort().values
+    true = torch.zeros(len(drawn), dtype=torch.float64)
+    for direction in problem.runs:
+        effects = edge_effects(problem.model, problem.pairs, drawn.tolist(), direction, memory=problem.setting.memory)
+        true += effects.margin if direction == "ns" else -effects.margin
+    estimated = scores[drawn].double()
+    return {
+        "edges": len(drawn),
+        "rank_correlation": rank_correlation(estimated, true),
+        "rank_correlation_of_magnitudes": rank_correlation(estimated.abs(), true.abs()),
+    }
 
 
 def _forecast(problem: Problem, config: EapConfig | EapIgConfig) -> Work:

@@ -55,6 +55,12 @@ def _architecture(module: Any) -> Any:
     return json.loads(json.dumps(entries, default=str, sort_keys=True))
 
 
+def versions() -> dict[str, str]:
+    """Of what numbers may depend on."""
+    names = ("gatewise", "torch", "transformers")
+    return {**{name: version(name) for name in names}, "python": platform.python_version()}
+
+
 def storable(problem: Problem) -> bool:
     """Whether the ingredients tell all: not with a metric that has no version."""
     metric = problem.setting.metric
@@ -100,11 +106,6 @@ def provenance(
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "threads": torch.get_num_threads(),
-        "versions": {
-            "gatewise": version("gatewise"),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "time": dict(times),
     }

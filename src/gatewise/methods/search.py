@@ -52,13 +52,7 @@ def discover(
     direction: SearchDirection = ...,
     *,
     edges: Sequence[Size],
-    select: Selection = ...,
-    seed: int = ...,
-    ablation: Ablation | None = ...,
-    metric: AnyMetric = ...,
-    memory: Memory = ...,
-    store: Store | str | Path | None = ...,
-    **parameters: Any,
+    **more: Any,
 ) -> list[Circuit]: ...
 @overload
 def discover(
@@ -67,15 +61,7 @@ def discover(
     method: str | Method = ...,
     *,
     direction: Sequence[SearchDirection],
-    edges: Sizes | Mapping[SearchDirection, Sizes] | None = ...,
-    threshold: float | None = ...,
-    select: Selection = ...,
-    seed: int = ...,
-    ablation: Ablation | None = ...,
-    metric: AnyMetric = ...,
-    memory: Memory = ...,
-    store: Store | str | Path | None = ...,
-    **parameters: Any,
+    **more: Any,
 ) -> dict[SearchDirection, Any]: ...
 def discover(
     model: Model | Setting,
@@ -109,8 +95,7 @@ def discover(
     Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
     chosen, config = configured(method, parameters)
-    several = not isinstance(direction, str)
-    directions: tuple[SearchDirection, ...] = tuple(direction) if not isinstance(direction, str) else (direction,)
+    directions: tuple[SearchDirection, ...] = (direction,) if isinstance(direction, str) else tuple(direction)
     setting = Setting.of(model, pairs, "train", ablation=ablation, metric=metric, seed=seed, memory=memory)
     problem = Problem(setting, directions, _sizes(edges, directions, setting.graph), threshold, select, seed)
     check_problem(problem, chosen)
@@ -118,7 +103,7 @@ def discover(
     found = _searched(problem, chosen, config, shelf)
     _warn(found, threshold)
     answers = {one: _as_asked(found[one], edges, one) for one in directions}
-    return answers if several else answers[directions[0]]
+    return answers[direction] if isinstance(direction, str) else answers
 
 
 def score_edges(

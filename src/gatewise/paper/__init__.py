@@ -6,6 +6,7 @@ presets.py       how large: `quick` (tiny), `laptop` (smollm2-135m), `paper` (gp
 lab.py           what experiments share: model, pairs, circuits, what is measured; all of it through the run store
 experiments/     one module each
 figures.py       one visual language
+words.py         what things are called, and numbers in words
 runner.py        forecast, searches and measurements side by side, then verdicts
 summary.py       the Markdown and the HTML page
 roles.py         what heads do in the IOI task

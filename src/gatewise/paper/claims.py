@@ -61,6 +61,10 @@ class Between:
         return f"claimed: {self.low:.3g} to {self.high:.3g}"
 
 
+Values = Mapping[str, Sequence[float]]  # by task, one for each seed
+_Claim = tuple[str, str, Values] | tuple[str, str, Values, Above | Between]  # the claim, what the values are, ...
+
+
 @dataclass(frozen=True)
 class Decision:
     """What the values of seeds say about a claim."""
@@ -106,7 +110,7 @@ def decide(values: Sequence[float], claimed: Above | Between) -> Decision:
 def rule(
     claim: str,
     what: str,
-    values: Mapping[str, Sequence[float]],
+    values: Values,
     claimed: Above | Between,
     *,
     method: str = "",
@@ -124,7 +128,16 @@ def rule(
     )
 
 
-def pool(values: Mapping[str, Sequence[float]]) -> list[float]:
+def rules(method: str, claimed: Above | Between, *claims: _Claim, besides: str = "") -> list[Ruling]:
+    """Claims about one method: the first is primary, and has `besides`; `claimed` holds for those without their own."""
+    found: list[Ruling] = []
+    for claim, what, values, *own in claims:
+        more: dict[str, Any] = {} if found else {"primary": True, "besides": besides}
+        found.append(rule(claim, what, values, *(own or [claimed]), method=method, **more))
+    return found
+
+
+def pool(values: Values) -> list[float]:
     """The mean over tasks for each seed; NaN where a task has no value. Tasks without any do not count."""
     known = [some for some in values.values() if not all(map(math.isnan, some))]
     return [statistics.fmean(seed) for seed in zip(*known, strict=False)] if known else []

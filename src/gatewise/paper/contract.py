@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Ruling
-from gatewise.paper.names import DIRECTIONS
+from gatewise.paper.words import DIRECTIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,8 +35,26 @@ class Search:
     seed: int = 0
     directions: tuple[SearchDirection, ...] = DIRECTIONS
 
+    @property
+    def about(self) -> tuple[str, str, int]:
+        return self.task, self.method, self.seed
+
     def __str__(self) -> str:
         return f"{self.method} {', '.join(self.directions)} on {self.task}, seed {self.seed}"
+
+
+class TaskKey(NamedTuple):
+    """Of what is measured once for each task."""
+
+    task: str
+
+
+class SeedKey(NamedTuple):
+    """Of what is measured on the circuits of one seed."""
+
+    task: str
+    method: str
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,13 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str | int | float | None]]
     note: str = ""  # what the numbers are over: seeds, examples, what ± means
+
+
+def by_size(title: str, columns: Mapping[str, Mapping[int, str | None]], note: str, *, first: str = "edges") -> Table:
+    """Sizes down, one column for each mapping of sizes; what a column does not have stays empty."""
+    sizes = sorted({size for column in columns.values() for size in column})
+    rows = [[size, *(column.get(size) for column in columns.values())] for size in sizes]
+    return Table(title, [first, *columns], rows, note)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatewise.errors import GatewiseError
-from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
+from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # matplotlib is optional
+    Axes = Figure = Any
 
 DIRECTION_COLOURS = {"ns": "#0072B2", "dn": "#D55E00", "ns+dn": "#009E73"}
 METHOD_COLOURS = {"acdc": "#CC79A7", "eap": "#E69F00", "edge-pruning": "#56B4E9"}
@@ -40,7 +41,6 @@ _LOOK: dict[Any, Any] = {
 
 def panels(rows: int, columns: int, *, width: float = 3.2, height: float = 2.6, **more: Any) -> tuple[Figure, Any]:
     """A figure with a grid of axes, [rows][columns], always two-dimensional."""
-    require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -50,17 +50,34 @@ def panels(rows: int, columns: int, *, width: float = 3.2, height: float = 2.6, 
 def by_task_and_method(
     tasks: Sequence[str], methods: Sequence[str], fill: Callable[[Any, str, str], None], label: str = "", **more: Any
 ) -> Figure:
-    """Panels: tasks down, methods across, each filled by a call; the legend of the first below all."""
-    figure, axes = panels(len(tasks), len(methods), **more)
-    for row, task in enumerate(tasks):
-        for at, method in zip(axes[row], methods, strict=True):
-            fill(at, task, method)
-            below = at.get_title()
-            at.set_title(f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}{below and chr(10)}{below}")
-        axes[row][0].set_ylabel(label)
+    """Panels with titles: tasks down, methods across."""
+
+    def titled(at: Any, task: str, method: str) -> None:
+        fill(at, task, method)
+        below = at.get_title()
+        at.set_title(f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}{below and chr(10)}{below}")
+
+    return filled(tasks, methods, titled, label, **more)
+
+
+def filled(
+    rows: Sequence[Any],
+    columns: Sequence[Any],
+    fill: Callable[[Any, Any, Any], None],
+    label: str = "",
+    *,
+    legend_columns: int | None = None,
+    **more: Any,
+) -> Figure:
+    """Panels, each filled by a call with its axes, row and column; the legend of the first below all."""
+    figure, axes = panels(len(rows), len(columns), **more)
+    for line, row in zip(axes, rows, strict=True):
+        for at, column in zip(line, columns, strict=True):
+            fill(at, row, column)
+        line[0].set_ylabel(label)
     handles, labels = axes[0][0].get_legend_handles_labels()
     if handles:
-        legend_below(figure, handles, labels)
+        legend_below(figure, handles, labels, columns=legend_columns)
     return figure
 
 
@@ -111,7 +128,6 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
 
 def draw(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
     """Draw a figure to NAME.svg and NAME.png."""
-    require_matplotlib()
     import matplotlib as mpl
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,10 +137,3 @@ def draw(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
         figure.savefig(paths[0], metadata={"Date": None})
         figure.savefig(paths[1], dpi=150, metadata={"Software": None})
     return paths
-
-
-def require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise GatewiseError("figures need matplotlib: pip install 'gatewise[figures]'.") from error

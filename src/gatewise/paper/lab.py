@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,27 +61,46 @@ class Lab:
                 for seed in range((self.preset.seeds if seeds is None else seeds)[method]):
                     yield name, method, seed
 
+    def cells(
+        self,
+        work: Callable[[Lab, Any], Any],
+        key: Callable[..., Any],
+        directions: Sequence[SearchDirection],
+        *,
+        apart: bool = False,
+        **more: Any,
+    ) -> Iterator[Measurement]:
+        """A measurement for each of a grid, on circuits of all directions, or (`apart`) one for each direction.
+
+        `more`: tasks, methods and seeds as for `grid`, and the other fields of all keys.
+        """
+        chosen = {name: more.pop(name) for name in ("tasks", "methods", "seeds") if name in more}
+        for name, method, seed in self.grid(**chosen):
+            for some in [(one,) for one in directions] if apart else [tuple(directions)]:
+                direction = {"direction": some[0]} if apart else {}
+                about = key(task=name, method=method, seed=seed, **direction, **more)
+                yield Measurement(work, about, (Search(name, method, seed, some),))
+
     def sizes(self, method: str, task: str = "") -> tuple[int, ...]:
         """Numbers of edges of a method's circuits, ascending."""
         return self.preset.sizes_for(method, self.model.graph, task)
 
-    @property
-    def common_sizes(self) -> tuple[int, ...]:
-        return self.preset.common_sizes(self.model.graph)
+    def common_sizes(self, *methods: str) -> list[int]:
+        """Those that all of these methods have, or all of the preset."""
+        return sorted(set.intersection(*(set(self.sizes(method)) for method in methods or self.preset.methods)))
+
+    def judged_sizes(self, experiment: str, *methods: str) -> dict[str, list[int]]:
+        """Sizes that verdicts are about, by task: as far as all of the methods have them."""
+        declared, common = self.preset.judged_sizes.get(experiment, {}), self.common_sizes(*methods)
+        return {task: [size for size in common if size in declared.get(task, common)] for task in self.preset.tasks}
 
     @property
     def middle_size(self) -> int:
         """The middle one of the (at most six) largest sizes that all methods have: of the paper's, 1,000."""
-        sizes = self.common_sizes[-6:]
+        sizes = self.common_sizes()[-6:]
         if not sizes:
             raise GatewiseError("the methods have no size in common; give sizes that all of them have, with --sizes.")
         return sizes[len(sizes) // 2]
-
-    def judged_sizes(self, experiment: str, task: str, methods: Sequence[str]) -> list[int]:
-        """Sizes that verdicts are about: those of the preset, as far as all of the methods have them."""
-        declared = self.preset.judged_sizes.get(experiment, {}).get(task)
-        common = set.intersection(*(set(self.sizes(method)) for method in methods))
-        return sorted(common if declared is None else common & set(declared))
 
     # Pairs
 

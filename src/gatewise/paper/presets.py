@@ -33,6 +33,7 @@ class Preset:
     own_seeds: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of some experiments instead, by method
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the methods
     small_sizes: tuple[int, ...] = ()  # below the paper's shares, where those already break the behaviour wholly
+
     judged_sizes: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     """By experiment and task: the sizes that verdicts are about, chosen by a calibration; none: all of them."""
     smallest: float = 0.05  # differences up to this do not matter: shares, accuracies, KL as a share of its range
@@ -59,11 +60,6 @@ class Preset:
         if task == FORGET and self.few_edges:
             return tuple(sorted({*self.few_edges, *sizes}))[: len(self.few_edges) + 3]
         return tuple(sorted(sizes))
-
-    def common_sizes(self, graph: Graph) -> tuple[int, ...]:
-        """Sizes that every method has."""
-        every = [set(self.sizes_for(method, graph)) for method in self.methods]
-        return tuple(sorted(set.intersection(*every)))
 
     @property
     def pool(self) -> int:

@@ -8,26 +8,26 @@ experiments that need it, and no others.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gatewise.circuits.draw import require_matplotlib
 from gatewise.errors import GatewiseError
 from gatewise.methods.contract import SearchDirection
+from gatewise.methods.record import versions
 from gatewise.methods.registry import methods
 from gatewise.paper.contract import Experiment, Measurement, Search
 from gatewise.paper.experiments import EXPERIMENTS
-from gatewise.paper.figures import require_matplotlib
 from gatewise.paper.lab import Lab
-from gatewise.paper.names import DIRECTIONS
 from gatewise.paper.presets import FORGET, PRESETS, Preset
-from gatewise.paper.summary import Finished, about_preset, draw_figures, write_summary
+from gatewise.paper.summary import Finished, draw_figures, write_summary
+from gatewise.paper.words import DIRECTIONS
 from gatewise.plan import forecast
 from gatewise.progress import progress_bar
 from gatewise.sweep.pools import Chore, run_tasks
@@ -61,10 +61,9 @@ def reproduce(
         preset = PRESETS[preset]
     lab = Lab(preset, Path(out))
     lab.store.check_writable()
-    say = _say if log else _be_silent
-    wanted, failed = _wanted(chosen, lab, say)
-    processes = workers or os.cpu_count() or 1
-    problems = _done(lab, wanted, partial(_side_by_side, lab, workers=processes, ray=ray, say=say), processes, say)
+    run = _Run(lab, workers or os.cpu_count() or 1, ray, log)
+    wanted, failed = run.wanted(chosen)
+    problems = run.done(wanted)
     finished: list[Finished] = []
     for experiment in chosen:
         if experiment.name in failed:
@@ -77,7 +76,7 @@ def reproduce(
         except GatewiseError as error:
             failed[experiment.name] = str(error)
         ended = "failed" if experiment.name in failed else "done"
-        say(f"{experiment.name}: {ended} after {_duration(time.monotonic() - started)}")
+        run.say(f"{experiment.name}: {ended} after {_duration(time.monotonic() - started)}")
     shown = command or f"gatewise reproduce {' '.join(names)} --preset {preset.name}"
     write_summary(lab.folder, finished, _about(lab, shown), failed)
     if failed:
@@ -98,7 +97,7 @@ def merged(searches: Iterable[Search]) -> list[Search]:
     """Every search once, in all directions that anybody needs. The longest kinds first."""
     directions: dict[tuple[str, str, int], set[str]] = {}
     for one in searches:
-        directions.setdefault((one.task, one.method, one.seed), set()).update(one.directions)
+        directions.setdefault(one.about, set()).update(one.directions)
     found = [Search(*about, tuple(d for d in DIRECTIONS if d in some)) for about, some in directions.items()]
     place = {method: i for i, method in enumerate(_SLOWEST_FIRST)}
     return sorted(found, key=lambda one: (place.get(one.method, len(place)), -len(one.directions), one))
@@ -113,39 +112,68 @@ def _experiments(names: Sequence[str]) -> list[Experiment]:
     return [EXPERIMENTS[name] for name in wanted]
 
 
-def _wanted(
-    chosen: Sequence[Experiment], lab: Lab, say: Callable[[str], None]
-) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
-    """What experiments want to be measured, and why some cannot run, which is said at once; an error if none can."""
-    _ = lab.model  # without it none can
-    wanted: dict[str, list[Measurement]] = {}
-    unready: dict[str, str] = {}
-    for experiment in chosen:
-        try:
-            experiment.check(lab.preset)
-            wanted[experiment.name] = list(experiment.measurements(lab))
-        except GatewiseError as error:
-            if len(chosen) == 1:
-                raise
-            unready[experiment.name] = str(error)
-            say(f"{experiment.name} cannot run and is left out: {error}")
-    return wanted, unready
+@dataclass(frozen=True)
+class _Run:
+    """What is done where."""
 
+    lab: Lab
+    workers: int
+    ray: str | None
+    log: bool
 
-def _done(
-    lab: Lab,
-    wanted: Mapping[str, Sequence[Measurement]],
-    run: Callable[..., dict[Any, str]],
-    processes: int,
-    say: Callable[[str], None],
-) -> dict[Measurement, str]:
-    """Do all searches, then all measurements; those that could not be done, and why."""
-    everything = list(dict.fromkeys(one for some in wanted.values() for one in some))
-    searches = merged(search for one in everything for search in one.searches)
-    say(f"preset {lab.preset.name}: {len(wanted)} experiments, {len(searches)} searches on {lab.model.name}")
-    say(_forecast(lab, searches, processes))
-    problems = _needing(run(searches, Lab.find, "searches"), everything)
-    return problems | run([one for one in everything if one not in problems], Lab.measure, "measurements")
+    def say(self, text: str) -> None:
+        if self.log:
+            sys.stderr.write(text + "\n")
+
+    def wanted(self, chosen: Sequence[Experiment]) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+        """What experiments want to be measured, and why some cannot run, said at once; an error if none can."""
+        _ = self.lab.model  # without it none can
+        wanted: dict[str, list[Measurement]] = {}
+        unready: dict[str, str] = {}
+        for experiment in chosen:
+            try:
+                experiment.check(self.lab.preset)
+                wanted[experiment.name] = list(experiment.measurements(self.lab))
+            except GatewiseError as error:
+                if len(chosen) == 1:
+                    raise
+                unready[experiment.name] = str(error)
+                self.say(f"{experiment.name} cannot run and is left out: {error}")
+        return wanted, unready
+
+    def done(self, wanted: Mapping[str, Sequence[Measurement]]) -> dict[Measurement, str]:
+        """Do all searches, then all measurements; those that could not be done, and why."""
+        lab = self.lab
+        everything = list(dict.fromkeys(one for some in wanted.values() for one in some))
+        searches = merged(search for one in everything for search in one.searches)
+        self.say(f"preset {lab.preset.name}: {len(wanted)} experiments, {len(searches)} searches on {lab.model.name}")
+        if self.log:
+            self.say(_forecast(lab, searches, self.workers))
+        failed = {one.about: why for one, why in self._side_by_side(searches, Lab.find, "searches").items()}
+        problems = {
+            one: failed[search.about] for one in everything for search in one.searches if search.about in failed
+        }
+        left = [one for one in everything if one not in problems]
+        return problems | self._side_by_side(left, Lab.measure, "measurements")
+
+    def _side_by_side(
+        self, tasks: Sequence[Chore], work: Callable[[Lab, Chore], object], what: str
+    ) -> dict[Chore, str]:
+        """Do all tasks; those that failed, and why."""
+        global _lab
+        _lab, started, threads = self.lab, time.monotonic(), self.lab.preset.threads
+        problems: dict[Chore, str] = {}
+        in_lab = partial(_in_lab, work, self.lab.preset, str(self.lab.folder.absolute()))
+        where: dict[str, Any] = {"retries": _RETRIES, "workers": self.workers, "ray": self.ray, "threads": threads}
+        with progress_bar(what, len(tasks)) as bar:
+            for task, problem in run_tasks(tasks, in_lab, **where):
+                if problem:
+                    problems[task] = f"{task}: {problem}"
+                bar.describe(str(task))
+                bar.advance()
+        done, after = len(tasks) - len(problems), _duration(time.monotonic() - started)
+        self.say(f"{done} of {len(tasks)} {what} done after {after}")
+        return problems
 
 
 def _forecast(lab: Lab, searches: Sequence[Search], processes: int) -> str:
@@ -153,12 +181,10 @@ def _forecast(lab: Lab, searches: Sequence[Search], processes: int) -> str:
     preset, total = lab.preset, 0.0
     try:
         for (task, method, direction, size), count in Counter(_kinds(lab, searches)).items():
-            more: dict[str, Any] = {
-                "examples": preset.pairs[method],
-                "dtype": preset.dtype,
-                **preset.parameters.get(method, {}),
-            }
-            total += count * forecast(preset.model, task, method, direction, edges=size, **more).seconds
+            more: dict[str, Any] = {"dtype": preset.dtype, **preset.parameters.get(method, {})}
+            examples = preset.pairs[method]
+            one = forecast(preset.model, task, method, direction, edges=size, examples=examples, **more)
+            total += count * one.seconds
     except GatewiseError as error:
         return f"there is no forecast for these searches: {error}"
     return f"forecast: {_duration(total / processes)} for the searches, if none is stored yet"
@@ -176,32 +202,6 @@ def _kinds(lab: Lab, searches: Iterable[Search]) -> Iterator[tuple[str, str, Sea
                 yield task, search.method, direction, size
 
 
-def _side_by_side(
-    lab: Lab,
-    tasks: Sequence[Chore],
-    work: Callable[[Lab, Chore], object],
-    what: str,
-    *,
-    workers: int,
-    ray: str | None,
-    say: Callable[[str], None],
-) -> dict[Chore, str]:
-    """Do all tasks; those that failed, and why."""
-    global _lab
-    _lab, started = lab, time.monotonic()
-    problems: dict[Chore, str] = {}
-    in_lab = partial(_in_lab, work, lab.preset, str(lab.folder.absolute()))
-    threads = lab.preset.threads
-    with progress_bar(what, len(tasks)) as bar:
-        for task, problem in run_tasks(tasks, in_lab, retries=_RETRIES, workers=workers, ray=ray, threads=threads):
-            if problem:
-                problems[task] = f"{task}: {problem}"
-            bar.describe(str(task))
-            bar.advance()
-    say(f"{len(tasks) - len(problems)} of {len(tasks)} {what} done after {_duration(time.monotonic() - started)}")
-    return problems
-
-
 def _in_lab(work: Callable[[Lab, Any], object], preset: Preset, folder: str, task: Any) -> None:
     global _lab
     if _lab is None or (_lab.preset, str(_lab.folder.absolute())) != (preset, folder):
@@ -209,36 +209,14 @@ def _in_lab(work: Callable[[Lab, Any], object], preset: Preset, folder: str, tas
     work(_lab, task)
 
 
-def _needing(problems: Mapping[Search, str], measurements: Iterable[Measurement]) -> dict[Measurement, str]:
-    """Measurements that cannot be done, since a search of theirs failed."""
-    failed = {(search.task, search.method, search.seed): why for search, why in problems.items()}
-    return {
-        one: failed[search.task, search.method, search.seed]
-        for one in measurements
-        for search in one.searches
-        if (search.task, search.method, search.seed) in failed
-    }
-
-
 def _about(lab: Lab, command: str) -> dict[str, Any]:
     return {
         "command": command,
-        "preset": about_preset(lab.preset, {method: lab.sizes(method) for method in lab.preset.methods}),
+        "preset": {**asdict(lab.preset), "sizes": {method: list(lab.sizes(method)) for method in lab.preset.methods}},
         "edges": lab.model.graph.n_edges,
         "weights": lab.model.fingerprint,
-        "versions": {
-            **{name: version(name) for name in ("gatewise", "torch", "transformers")},
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-
-
-def _be_silent(text: str) -> None:
-    pass
 
 
 def _duration(seconds: float) -> str:

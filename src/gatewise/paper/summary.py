@@ -9,9 +9,9 @@ import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewise.files import write_atomically
 from gatewise.paper.claims import JUDGEMENTS, Judgement
@@ -53,19 +53,38 @@ class Finished:
     figures: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A piece of a page."""
+class _Piece(NamedTuple):
+    """A piece of a page: a table, or a text of some kind."""
 
-    kind: str  # title, heading, text, note, command, table, verdict, figure
-    text: str = ""
-    table: Table | None = None
-    name: str = ""  # of a figure's file, or a verdict's judgement
+    kind: str
+    content: str | Table
+    name: str = ""  # of a figure's file, or of a verdict's class
+
+
+# How a text of each kind is written
+_MARKDOWN = {
+    "title": "# {text}",
+    "heading": "## {text}",
+    "text": "{text}",
+    "command": "    {text}",
+    "verdict": "> {text}",
+    "figure": "![{text}](figures/{name}.svg)\n\n*{text}*",
+    "note": "- {text}",
+}
+_HTML = {
+    "title": "<h1>{text}</h1>",
+    "heading": "<h2>{text}</h2>",
+    "text": "<p>{text}</p>",
+    "command": "<pre>{text}</pre>",
+    "verdict": '<p class="verdict {name}">{text}</p>',
+    "figure": '<figure><img src="figures/{name}.svg" alt="{text}"><figcaption>{text}</figcaption></figure>',
+    "note": '<p class="note">{text}</p>',
+}
 
 
 def write_summary(
     folder: Path, finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapping[str, str]
-) -> list[Path]:
+) -> None:
     """Write summary.md, summary.html and results.json."""
     pieces = list(_pieces(finished, about, failed))
     results = {
@@ -80,7 +99,6 @@ def write_summary(
     }
     for name, text in pages.items():
         write_atomically(folder / name, text.encode())
-    return [folder / name for name in pages]
 
 
 def draw_figures(folder: Path, experiment: Experiment, result: Result) -> Finished:
@@ -108,19 +126,18 @@ def shown(value: str | int | float | None) -> str:
 def _pieces(finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
     preset = about["preset"]
     yield _Piece("title", f"The paper's experiments, preset {preset['name']}")
+    versions = "gatewise {gatewise}, torch {torch}, transformers {transformers}, Python {python}"
     yield _Piece(
         "text",
-        f"Model {preset['model']} ({about['edges']:,} edges), {preset['dtype']}, "
-        f"{preset['threads']} thread per process. "
-        f"Made with gatewise {about['versions']['gatewise']}, torch {about['versions']['torch']}, transformers "
-        f"{about['versions']['transformers']}, Python {about['versions']['python']}. All numbers of circuits are "
-        f"measured on {preset['held_out']} held-out pairs per task, which no search has seen.",
+        f"Model {preset['model']} ({about['edges']:,} edges), {preset['dtype']}, {preset['threads']} thread per "
+        f"process. Made with {versions.format(**about['versions'])}. All numbers of circuits are measured on "
+        f"{preset['held_out']} held-out pairs per task, which no search has seen.",
     )
     yield _Piece("command", str(about["command"]))
-    yield _Piece("table", table=_settings(preset))
-    yield _Piece("table", table=_verdicts(finished))
+    yield _Piece("table", _settings(preset))
+    yield _Piece("table", _verdicts(finished))
     for name, why in failed.items():
-        yield _Piece("verdict", f"The experiment {name} failed: {why}", name="contradicted")
+        yield _Piece("verdict", f"The experiment {name} failed: {why}", "contradicted")
     for done in finished:
         yield from _experiment_pieces(done, str(preset["name"]))
 
@@ -133,13 +150,11 @@ def _experiment_pieces(done: Finished, preset: str) -> Any:
     for ruling in result.rulings:
         standing = f" ({ruling.standing})" if ruling.standing else ""
         text = f"{ruling.judgement.capitalize()}{standing}: {ruling.claim} {ruling.because}"
-        yield _Piece("verdict", text, name=ruling.judgement)
-    for table in result.tables:
-        yield _Piece("table", table=table)
-    for table in result.paper:
-        yield _Piece("table", table=Table(f"The paper: {table.title}", table.columns, table.rows, table.note))
+        yield _Piece("verdict", text, _CLASSES[ruling.judgement])
+    for table in (*result.tables, *(replace(one, title=f"The paper: {one.title}") for one in result.paper)):
+        yield _Piece("table", table)
     for caption, name in done.figures.items():
-        yield _Piece("figure", caption, name=name)
+        yield _Piece("figure", caption, name)
     for note in result.notes:
         yield _Piece("note", note)
 
@@ -200,15 +215,10 @@ def _settings(preset: Mapping[str, Any]) -> Table:
 
 
 def _markdown(pieces: Sequence[_Piece]) -> str:
-    parts = []
-    for piece in pieces:
-        if piece.table is not None:
-            parts.append(_markdown_table(piece.table))
-        elif piece.kind == "figure":
-            parts.append(f"![{piece.text}](figures/{piece.name}.svg)\n\n*{piece.text}*")
-        else:
-            shape = {"title": "# {}", "heading": "## {}", "command": "    {}", "verdict": "> {}", "note": "- {}"}
-            parts.append(shape.get(piece.kind, "{}").format(piece.text))
+    parts = [
+        _markdown_table(content) if isinstance(content, Table) else _MARKDOWN[kind].format(text=content, name=name)
+        for kind, content, name in pieces
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -216,8 +226,7 @@ def _markdown_table(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
-    numbers = [_is_number_column(table, i) for i in range(len(table.columns))]
-    rule = "| " + " | ".join("---:" if number else "---" for number in numbers) + " |"
+    rule = "| " + " | ".join("---:" if number else "---" for number in _number_columns(table)) + " |"
     rows = [line([shown(cell) for cell in row]) for row in table.rows]
     title = [f"**{table.title}**", ""] if table.title else []
     note = ["", f"*{table.note}*"] if table.note else []
@@ -225,19 +234,12 @@ def _markdown_table(table: Table) -> str:
 
 
 def _html(pieces: Sequence[_Piece], preset: str) -> str:
-    body = []
-    for piece in pieces:
-        text = html.escape(piece.text)
-        if piece.table is not None:
-            body.append(_html_table(piece.table))
-        elif piece.kind == "figure":
-            name = html.escape(f"figures/{piece.name}.svg")
-            body.append(f'<figure><img src="{name}" alt="{text}"><figcaption>{text}</figcaption></figure>')
-        elif piece.kind == "verdict":
-            body.append(f'<p class="verdict {_CLASSES[piece.name]}">{text}</p>')
-        else:
-            tag = {"title": "h1", "heading": "h2", "command": "pre", "note": 'p class="note"'}.get(piece.kind, "p")
-            body.append(f"<{tag}>{text}</{tag.split()[0]}>")
+    body = [
+        _html_table(content)
+        if isinstance(content, Table)
+        else _HTML[kind].format(text=html.escape(content), name=html.escape(name))
+        for kind, content, name in pieces
+    ]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     title = f"<title>gatewise: the paper's experiments, {html.escape(preset)}</title>"
     page = f"<!doctype html>\n<html lang=en><head>{head}{title}<style>{_STYLE}</style></head>\n<body>\n"
@@ -245,7 +247,7 @@ def _html(pieces: Sequence[_Piece], preset: str) -> str:
 
 
 def _html_table(table: Table) -> str:
-    numbers = [_is_number_column(table, i) for i in range(len(table.columns))]
+    numbers = _number_columns(table)
     head = "".join(
         f"<th{'' if number else ' class=text'}>{html.escape(column)}</th>"
         for column, number in zip(table.columns, numbers, strict=True)
@@ -266,10 +268,13 @@ def _html_cell(text: str, number: bool) -> str:
     return f'<td class="{" ".join(kinds)}">{html.escape(text)}</td>' if kinds else f"<td>{html.escape(text)}</td>"
 
 
-def _is_number_column(table: Table, column: int) -> bool:
+def _number_columns(table: Table) -> list[bool]:
     """Numbers, and texts that begin like one (`0.62 ± 0.1`), stand at the right."""
-    cells = [row[column] for row in table.rows if row[column] not in (None, "")]
-    return bool(cells) and all(not isinstance(cell, str) or cell.lstrip("-+~")[:1].isdigit() for cell in cells)
+    columns = [[row[i] for row in table.rows if row[i] not in (None, "")] for i in range(len(table.columns))]
+    return [
+        bool(cells) and all(not isinstance(cell, str) or cell.lstrip("-+~")[:1].isdigit() for cell in cells)
+        for cells in columns
+    ]
 
 
 def _finite(value: Any) -> Any:
@@ -279,8 +284,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def about_preset(preset: Any, sizes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """A preset as plain data, its sizes as numbers of edges."""
-    return {**asdict(preset), "sizes": {method: list(numbers) for method, numbers in sizes.items()}}

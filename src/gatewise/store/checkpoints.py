@@ -17,9 +17,8 @@ from torch import Tensor
 
 from gatewise.arrays import DamagedError, pack
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.store.entries import SCHEMA, checkpoint_name, parse
+from gatewise.store.entries import SCHEMA, checkpoint_name, decode, encode, parse
 from gatewise.store.roots import Shelf
-from gatewise.store.values import decode, encode
 
 
 @dataclass(frozen=True, eq=False)

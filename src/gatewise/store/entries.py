@@ -1,9 +1,10 @@
-"""What is in the file of a stored result, and what the file is called."""
+"""What is in the file of a stored result, exactly, and what the file is called."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ from torch import Tensor
 from gatewise.arrays import DamagedError, pack, unpack
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.packed import pack_circuits, unpack_circuits
+from gatewise.errors import GatewiseError
 from gatewise.files import as_plain
-from gatewise.store.values import decode, encode
 
 SCHEMA = 2  # raise it when a method or an entry changes its meaning: older entries are then no longer found
+_TAG = "$float"  # {"$float": "nan"}: JSON has no NaN and no infinities
+_NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def key_of(plain: Any) -> str:
@@ -68,3 +71,35 @@ def value_in(content: bytes, key: str) -> Any:
         return decode(plain["value"])
     except (ValueError, KeyError, RecursionError) as error:
         raise DamagedError(f"its value cannot be understood ({error})") from error
+
+
+def encode(value: Any, where: str = "the value") -> Any:
+    """As JSON holds it and `decode` gives it back, numbers exactly, tuples as lists. Anything else is refused."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {_TAG: str(float(value))}
+    if isinstance(value, list | tuple):
+        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key == _TAG:
+                raise GatewiseError(
+                    f"{where} has the key {key!r}; keys of stored values are texts other than {_TAG!r}."
+                )
+        return {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+    kind = type(value).__name__
+    raise GatewiseError(f"{where} is a {kind}; stored values are numbers, texts, lists, dicts, True, False and None.")
+
+
+def decode(value: Any) -> Any:
+    """What `encode` was given. Anything it cannot have made is a ValueError."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if isinstance(value, dict):
+        if _TAG not in value:
+            return {key: decode(item) for key, item in value.items()}
+        if len(value) > 1 or value[_TAG] not in _NOT_FINITE:
+            raise ValueError(f"{json.dumps(value)[:80]} is no number")
+        return float(value[_TAG])
+    return value

@@ -12,9 +12,8 @@ from gatewise.arrays import DamagedError
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.entries import SCHEMA, circuits_in, entry_name, key_of, pack_result, pack_value, value_in
+from gatewise.store.entries import SCHEMA, circuits_in, encode, entry_name, key_of, pack_result, pack_value, value_in
 from gatewise.store.roots import Shelf, root_of
-from gatewise.store.values import encode
 
 _NOTHING = object()
 _Found = TypeVar("_Found")

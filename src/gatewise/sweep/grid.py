@@ -20,7 +20,7 @@ else:
 MOST_CELLS = 1_000_000
 _TOO_LARGE = 10**18
 _MOST_BYTES = 1 << 20
-_NUMBERS = (int, float)
+
 _KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false"}
 _ALIKE: dict[str, tuple[type, ...]] = {  # what is the same for all cells, and what a grid may say about it
     **dict.fromkeys(("examples", "test_examples", "random_circuits", "threads"), (int,)),
@@ -30,8 +30,23 @@ _ALIKE: dict[str, tuple[type, ...]] = {  # what is the same for all cells, and w
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Alike:
+    """What is the same for all cells of a grid."""
+
+    examples: int = 64  # pairs to search on
+    test_examples: int = 64  # held-out pairs to evaluate on
+    random_circuits: int = 3
+    memory: str | int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    bos: bool | None = None
+    first_token: bool = False
+    threads: int = 1
+
+
 @dataclass(frozen=True)
-class Cell:
+class Cell(_Alike):
     """One search and its evaluation on held-out pairs: one row of the table for each circuit it finds."""
 
     model: str
@@ -42,18 +57,7 @@ class Cell:
     threshold: float | None
     seed: int
     parameters: tuple[tuple[str, Any], ...] = ()  # of the method, where they differ from its defaults
-    examples: int = 64  # pairs to search on
-    test_examples: int = 64  # held-out pairs to evaluate on
-    random_circuits: int = 3
-    memory: str | int | None = None
-    device: str | None = None
-    dtype: str | None = None
-    bos: bool | None = None
-    first_token: bool = False
-    threads: int = 1
-    together: tuple[str, ...] = field(
-        default=(), compare=False
-    )  # directions whose circuits one search finds and stores
+    together: tuple[str, ...] = field(default=(), compare=False)  # directions whose circuits one search finds
 
     def __str__(self) -> str:
         asked = f"threshold {self.threshold:g}" if self.threshold is not None else f"{_and(self.sizes)} edges"
@@ -62,7 +66,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(_Alike):
     """All combinations of models, tasks, methods with their parameters, directions, sizes and seeds."""
 
     models: tuple[str, ...]
@@ -72,15 +76,6 @@ class Grid:
     sizes: tuple[tuple[int, ...], ...] = ()
     thresholds: tuple[float, ...] = ()
     seeds: tuple[int, ...] = (0,)
-    examples: int = 64
-    test_examples: int = 64
-    random_circuits: int = 3
-    memory: str | int | None = None
-    device: str | None = None
-    dtype: str | None = None
-    bos: bool | None = None
-    first_token: bool = False
-    threads: int = 1
 
     def __len__(self) -> int:
         variants = sum(math.prod(len(values) for values in axes.values()) for axes in self.methods.values())
@@ -143,14 +138,10 @@ def grid_from(table: Mapping[str, Any]) -> Grid:
     models = _list(left.pop("models", None), "models", (str,))
     tasks = _list(left.pop("tasks", None), "tasks", (str,))
     methods = _methods(left.pop("methods", None))
-    more: dict[str, Any] = {}
-    if "directions" in left:
-        more["directions"] = _list(left.pop("directions"), "directions", (str,))
-    if "seeds" in left:
-        more["seeds"] = _list(left.pop("seeds"), "seeds", (int,))
-    if "thresholds" in left:
-        found = _list(left.pop("thresholds"), "thresholds", _NUMBERS)
-        more["thresholds"] = tuple(float(value) for value in found)
+    axes: dict[str, tuple[type, ...]] = {"directions": (str,), "seeds": (int,), "thresholds": (int, float)}
+    more: dict[str, Any] = {name: _list(left.pop(name), name, axes[name]) for name in axes if name in left}
+    if "thresholds" in more:
+        more["thresholds"] = tuple(map(float, more["thresholds"]))
     if "sizes" in left:
         more["sizes"] = _sizes(left.pop("sizes"))
     for name in [name for name in _ALIKE if name in left]:

@@ -6,18 +6,14 @@ On planted models, whose gates are known. See `gatewise.paper.toy`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gatewise.paper.claims import Ruling, settle
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table
-from gatewise.paper.figures import panels
-from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES
+from gatewise.paper.figures import Figure, panels
+from gatewise.paper.lab import Lab
 from gatewise.paper.toy import GATES, PAPER, THRESHOLDS, ToyRow, table, to_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
+from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES
 
 _SEEDS = 6
 _COLUMNS = ("direction", "method", *GATES, "faithful", "complete")
@@ -47,11 +43,8 @@ def entries(row: ToyRow) -> _Entries:
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
-    found = [
-        ToyRow(**{key: value for key, value in line.items() if key != "as_in_the_paper"})
-        for some in measured.values()
-        for line in some
-    ]
+    every = [line for some in measured.values() for line in some]
+    found = [ToyRow(**{key: value for key, value in line.items() if key != "as_in_the_paper"}) for line in every]
     rows = [row for direction in ("ns", "dn") for row in found if row.direction == direction]
     theirs = [(*_names(row), *_published(row)) for row in rows]
     return Result(
@@ -64,9 +57,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
                 "partial: anything else. Faithful and complete: with every seed, on (A1 and A2) + (A3 or A4).",
             )
         ],
-        rulings=[
-            ruling for method in lab.preset.methods for ruling in rulings([r for r in rows if r.method == method])
-        ],
+        rulings=[one for method in lab.preset.methods for one in rulings([r for r in rows if r.method == method])],
         paper=(Table("What is recovered of each gate (tablogicalandFC)", _COLUMNS, theirs),),
         figures={"What is recovered of planted gates (tablogicalandFC)": lambda: _figure(rows)},
         notes=[
@@ -117,12 +108,15 @@ def _yes(value: bool) -> str:
 
 
 def _figure(rows: Sequence[ToyRow]) -> Figure:
+    from matplotlib.patches import Rectangle
+
     columns = _COLUMNS[2:]
     drawn, axes = panels(1, 1, width=6.0, height=0.6 + 0.36 * len(rows))
     at: Any = axes[0][0]
     for line, row in enumerate(rows):
         for place, (entry, theirs) in enumerate(zip(entries(row), _published(row), strict=True)):
-            at.add_patch(_square(place, line, _SHADES[entry]))
+            corner, colour = (place + 0.02, line + 0.04), _SHADES[entry]
+            at.add_patch(Rectangle(corner, 0.96, 0.92, color=colour, alpha=0.35, linewidth=0))
             text = entry if entry == theirs else f"{entry} (paper: {theirs})"
             at.text(place + 0.5, line + 0.5, text, ha="center", va="center", fontsize=8)
     at.set_xlim(0, len(columns))
@@ -135,12 +129,6 @@ def _figure(rows: Sequence[ToyRow]) -> Figure:
     for side in at.spines.values():
         side.set_visible(False)
     return drawn
-
-
-def _square(x: float, y: float, colour: str) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x + 0.02, y + 0.04), 0.96, 0.92, color=colour, alpha=0.35, linewidth=0)
 
 
 EXPERIMENT = Experiment(

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from gatewise.paper.claims import Above, Ruling, rule
+from gatewise.paper.claims import Above, Ruling, rule, rules
 from gatewise.paper.contract import Experiment, Measured, Result
 from gatewise.paper.experiments.curves import COMPLETENESS, Curves, figure, read, tables, to_measure
-from gatewise.paper.names import METHOD_NAMES
+from gatewise.paper.lab import Lab
 from gatewise.paper.published import COMPLETENESS_ACCURACY, COMPLETENESS_KL
-
-if TYPE_CHECKING:
-    from gatewise.paper.lab import Lab
-
-_NAME = "completeness"
+from gatewise.paper.words import METHOD_NAMES
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -37,35 +31,30 @@ def _judge(lab: Lab, measured: Measured) -> Result:
 
 def _rulings(lab: Lab, kl: Curves, accuracy: Curves) -> list[Ruling]:
     preset, claimed = lab.preset, Above(lab.preset.smallest)
-    found = []
+    found: list[Ruling] = []
     for method in preset.methods:
-        sizes = {task: lab.judged_sizes(_NAME, task, [method]) for task in preset.tasks}
-        found += [
-            rule(
+        sizes = lab.judged_sizes("completeness", method)
+        found += rules(
+            METHOD_NAMES[method],
+            claimed,
+            (
                 "Removing the Ns+Dn circuit destroys more (KL of G\\C) than removing the Ns circuit of the same size.",
                 "KL(G\\C || G) of Ns+Dn less that of Ns, as a share of the range",
                 kl.differences("ns+dn", "ns", method, sizes, share=True),
-                claimed,
-                method=METHOD_NAMES[method],
-                primary=True,
             ),
-            rule(
+            (
                 "The accuracy left without the Ns+Dn circuit is lower than without the Ns circuit.",
                 "accuracy of G\\C of Ns less that of Ns+Dn",
                 accuracy.differences("ns", "ns+dn", method, sizes),
-                claimed,
-                method=METHOD_NAMES[method],
             ),
-            rule(
+            (
                 "Ns+Dn is also more complete than Dn alone.",
                 "KL(G\\C || G) of Ns+Dn less that of Dn, as a share of the range",
                 kl.differences("ns+dn", "dn", method, sizes, share=True),
-                claimed,
-                method=METHOD_NAMES[method],
             ),
-        ]
+        )
     for other in [m for m in preset.methods if m != "eap" and "eap" in preset.methods]:
-        sizes = {task: lab.judged_sizes(_NAME, task, ["eap", other]) for task in preset.tasks}
+        sizes = lab.judged_sizes("completeness", "eap", other)
         gaps = [kl.differences("ns+dn", "ns", method, sizes, share=True) for method in ("eap", other)]
         found.append(
             rule(
@@ -80,7 +69,7 @@ def _rulings(lab: Lab, kl: Curves, accuracy: Curves) -> list[Ruling]:
 
 
 EXPERIMENT = Experiment(
-    name=_NAME,
+    name="completeness",
     title="Completeness",
     claim="without the Ns+Dn circuit the model does the task noticeably worse than without the Ns circuit.",
     labels=("figcompleteness", "tabklcompleteness", "tabacccompleteness"),

@@ -11,25 +11,20 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from gatewise.evaluation import incompleteness
 from gatewise.evaluation.knockouts import SAMPLES, SampledColumn, sampled_columns
 from gatewise.methods.contract import SearchDirection
-from gatewise.paper.claims import Above, Ruling, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group, of_kind
+from gatewise.paper.claims import Above, Ruling, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise.paper.experiments.curves import BehaviourKey, to_measure
-from gatewise.paper.experiments.words import deviation, plus_minus, seeds_note
-from gatewise.paper.figures import LINES, MARKERS, METHOD_COLOURS, legend_below, panels
-from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
+from gatewise.paper.figures import LINES, MARKERS, METHOD_COLOURS, Figure, filled
+from gatewise.paper.lab import Lab
 from gatewise.paper.published import METRICS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
+from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES, deviation, plus_minus, seeds_note
 
 _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")  # a method, and "ours" on top of it
 _DRAWS = 3
@@ -63,8 +58,7 @@ class Line:
 
     def sampled_by_seed(self, count: int) -> list[float]:
         """With so many K, one draw each."""
-        found: list[float] = self.values[:, 0, :count].mean(dim=-1).tolist()
-        return found
+        return self.values[:, 0, :count].mean(dim=-1).tolist()
 
     def __str__(self) -> str:
         return f"{METHOD_NAMES[self.method]} {DIRECTION_NAMES[self.direction]}"
@@ -76,23 +70,20 @@ def sampled(lab: Lab, key: SampledKey) -> list[list[float]]:
     held_out = lab.held_out(key.task)[: key.pairs]
     most = SAMPLES[-1]
     values = incompleteness(lab.model, held_out, circuit, samples=most * key.draws, seed=key.seed).values
-    found: list[list[float]] = values.reshape(key.draws, most).tolist()
-    return found
+    return values.reshape(key.draws, most).tolist()
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     task, seeds = lab.preset.tasks[0], lab.preset.seeds_for(_NAME)
     yield from to_measure(lab, tasks=[task], directions=_DIRECTIONS, seeds=seeds)
+    more: dict[str, Any] = {"tasks": [task], "seeds": seeds, "pairs": lab.preset.sampled_pairs, "draws": _DRAWS}
     for size in dict.fromkeys((_small_size(lab), lab.middle_size)):
-        for _, method, seed in lab.grid(tasks=[task], seeds=seeds):
-            for direction in _DIRECTIONS:
-                key = SampledKey(task, size, method, direction, seed, lab.preset.sampled_pairs, _DRAWS)
-                yield Measurement(sampled, key, (Search(task, method, seed, (direction,)),))
+        yield from lab.cells(sampled, SampledKey, _DIRECTIONS, apart=True, size=size, **more)
 
 
 def _small_size(lab: Lab) -> int:
     """The second smallest that all methods have (the smallest of two), where circuits may not yet be saturated."""
-    sizes = lab.common_sizes
+    sizes = lab.common_sizes()
     return sizes[1] if len(sizes) > 2 else min(sizes, default=lab.middle_size)
 
 
@@ -152,67 +143,49 @@ def _seeds(lab: Lab) -> str:
 def _deviations(lab: Lab, lines: Sequence[Line]) -> Table:
     rows: list[tuple[str | int | float, ...]] = []
     for line in lines:
-        columns = line.sampled
-        last = columns[-1]
-        rows.append(
-            (
-                line.size,
-                str(line),
-                last.over_subsets,
-                *(column.over_draws for column in columns),
-                last.over_circuits / last.mean if last.mean else math.nan,
-                deviation(line.new) / statistics.fmean(line.new),
-            )
-        )
+        *_, last = columns = line.sampled
+        draws = (column.over_draws for column in columns)
+        relative = last.over_circuits / last.mean if last.mean else math.nan
+        new = deviation(line.new) / statistics.fmean(line.new)
+        rows.append((line.size, str(line), last.over_subsets, *draws, relative, new))
+    shares = (f"circuits, {SAMPLES[-1]} K, share of mean", "circuits, new, share of mean")
     return Table(
         "What the deviation is over",
-        (
-            "edges",
-            "method",
-            "single K",
-            *(f"draws of {n} K" for n in SAMPLES),
-            f"circuits, {SAMPLES[-1]} K, share of mean",
-            "circuits, new, share of mean",
-        ),
+        ("edges", "method", "single K", *(f"draws of {n} K" for n in SAMPLES), *shares),
         rows,
         f"Deviations of the sampled metric, means over {_seeds(lab)} seeds; {_DRAWS} draws.",
     )
 
 
 def _rulings(lab: Lab, lines: Sequence[Line]) -> list[Ruling]:
-    claimed, rulings = Above(lab.preset.smallest), []
+    rulings: list[Ruling] = []
     task = TASK_NAMES[lab.preset.tasks[0]]
     by_method: dict[str, dict[str, list[Line]]] = {}
     for line in lines:
         by_method.setdefault(line.method, {}).setdefault(line.direction, []).append(line)
     for method, (alone, ours) in ((method, found.values()) for method, found in by_method.items()):
-        both, name = [*alone, *ours], METHOD_NAMES[method]
-        rulings += [
-            rule(
+        both = [*alone, *ours]
+        rulings += rules(
+            METHOD_NAMES[method],
+            Above(lab.preset.smallest),
+            (
                 "The sampled metric deviates more over seeds than the new one.",
                 f"distance of a seed from the mean of all with {SAMPLES[-1]} K, less that with the new metric, as a "
                 "share of the KL between the runs",
                 {task: _mean_by_seed([deviates_more(line) for line in both])},
-                claimed,
-                method=name,
-                primary=True,
             ),
-            rule(
+            (
                 "The sampled metric deviates since K is sampled: less with more K.",
                 f"deviation over draws for one circuit with {SAMPLES[0]} K less that with {SAMPLES[-1]}, as a share of "
                 "their sum",
                 {task: _mean_by_seed([falls(line) for line in both])},
-                claimed,
-                method=name,
             ),
-            rule(
+            (
                 "By the sampled metric, Ns+Dn is more complete (lower) than the method alone.",
                 f"D(C\\K || G\\K) with {SAMPLES[-1]} K of Ns less that of Ns+Dn, as a share of the KL between the runs",
                 {task: _mean_by_seed([more_complete(*pair) for pair in zip(alone, ours, strict=True)])},
-                claimed,
-                method=name,
             ),
-        ]
+        )
     return rulings
 
 
@@ -246,13 +219,12 @@ def _mean_by_seed(lines: Sequence[Sequence[float]]) -> list[float]:
 
 def _figure(lines: Sequence[Line]) -> Figure:
     sizes = list(dict.fromkeys(line.size for line in lines))
-    drawn, axes = panels(1, len(sizes), width=4.0 if len(sizes) > 1 else 6.0, height=3.4)
-    places = list(range(len(SAMPLES)))
-    for at, size in zip(axes[0], sizes, strict=True):
+
+    def fill(at: Any, _: str, size: int) -> None:
         for line in (line for line in lines if line.size == size):
             style = {"color": METHOD_COLOURS[line.method], "marker": MARKERS[line.method], "markersize": 4}
             values = [column.over_draws for column in line.sampled]
-            at.plot(places, values, linestyle=LINES[line.direction], label=str(line), **style)
+            at.plot(range(len(SAMPLES)), values, linestyle=LINES[line.direction], label=str(line), **style)
             hollow = {} if line.direction == "ns+dn" else {"markerfacecolor": "white"}
             at.plot([len(SAMPLES)], [deviation(line.new)], linestyle="none", **{**style, **hollow})
         at.axvline(len(SAMPLES) - 0.5, color="black", linewidth=0.5)
@@ -260,10 +232,9 @@ def _figure(lines: Sequence[Line]) -> Figure:
         at.set_xlabel("sampled K")
         at.set_ylim(bottom=0)
         at.set_title(f"{size:,} edges")
-    axes[0][0].set_ylabel("deviation (nats)")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    legend_below(drawn, handles, labels, columns=3)
-    return drawn
+
+    shape = {"width": 4.0 if len(sizes) > 1 else 6.0, "height": 3.4}
+    return filled([""], sizes, fill, "deviation (nats)", legend_columns=3, **shape)
 
 
 EXPERIMENT = Experiment(

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.contribution import gate_contributions
-from gatewise.paper.claims import Above, Between, Ruling, relative, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group, of_kind
+from gatewise.paper.claims import Above, Between, Ruling, relative, rule, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise.paper.experiments.floor import floors, runs_to_measure
-from gatewise.paper.experiments.words import seeds_note
-from gatewise.paper.figures import bars, legend_below, panels, wide_axis
-from gatewise.paper.names import METHOD_NAMES, TASK_NAMES
+from gatewise.paper.figures import Figure, bars, filled, wide_axis
+from gatewise.paper.lab import Lab
+from gatewise.paper.words import METHOD_NAMES, TASK_NAMES, seeds_note
 from gatewise.statistics import Interval, clustered_ratio
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
 
 _SIMILAR = 2.0  # the factor within which two effects are similar
 _COMPARISONS: tuple[tuple[GateType, tuple[GateType, ...]], ...] = (("ADDER", ("AND", "OR")), ("AND", ("OR",)))
@@ -70,8 +65,7 @@ def measure(lab: Lab, key: ContributionKey) -> dict[str, Any]:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield from map(runs_to_measure, lab.preset.tasks)
-    for about in lab.grid():
-        yield Measurement(measure, ContributionKey(*about, lab.middle_size), (Search(*about, ("ns", "dn")),))
+    yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.middle_size)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -147,8 +141,9 @@ def _rulings(
     tasks, methods = lab.preset.tasks, lab.preset.methods
     claimed, similar = Above(lab.preset.smallest), (_SIMILAR - 1) / (_SIMILAR + 1)
     what = "as a share of their sum"
-    rulings = []
+    rulings: list[Ruling] = []
     for method in methods:
+        claims: list[Any] = []
         for name, weight in WEIGHTS.items():
             largest, alike = (
                 {
@@ -160,23 +155,20 @@ def _rulings(
                 }
                 for kind, others in _COMPARISONS
             )
-            rulings += [
-                rule(
+            claims += [
+                (
                     f"ADDER gates have the largest {name} effect.",
                     f"mean {name} effect of ADDER less the larger of AND and OR, {what}",
                     largest,
-                    claimed,
-                    method=METHOD_NAMES[method],
-                    primary=name == "gate",
                 ),
-                rule(
+                (
                     f"AND and OR gates have similar {name} effects.",
                     f"mean {name} effect of AND less that of OR, {what}; a factor of {_SIMILAR:g} is {similar:.2f}",
                     alike,
                     Between(-similar, similar),
-                    method=METHOD_NAMES[method],
                 ),
             ]
+        rulings += rules(METHOD_NAMES[method], claimed, *claims)
     for method in [m for m in methods if m != "acdc" and "acdc" in methods]:
         values = {
             TASK_NAMES[task]: [
@@ -202,27 +194,24 @@ def _all(effects: GateEffects) -> list[Effect]:
 
 
 def _figure(lab: Lab, means: Mapping[str, Mapping[tuple[str, str, GateType], Interval]]) -> Figure:
-    tasks, methods = lab.preset.tasks, lab.preset.methods
-    drawn, axes = panels(2, len(tasks), width=3.2, height=2.5)
-    for row, (name, by) in enumerate(means.items()):
-        for at, task in zip(axes[row], tasks, strict=True):
-            for shift, kind in enumerate(GATE_TYPES):
-                some = [by[task, method, kind] for method in methods]
-                errors = [
-                    [0 if math.isnan(one.low) else max(0, one.value - one.low) for one in some],
-                    [0 if math.isnan(one.high) else max(0, one.high - one.value) for one in some],
-                ]
-                values = [0 if math.isnan(one.value) else one.value for one in some]
-                bars(at, shift, values, errors, color=GATE_COLOURS[kind], label=kind)
-            known = [abs(i.value) for (t, _, _), i in by.items() if t == task and not math.isnan(i.value)]
-            wide_axis(at, max(1e-9, 1e-5 * max(known, default=1.0)))  # types differ by orders of magnitude
-            at.axhline(0, color="black", linewidth=0.5)
-            at.set_xticks(range(len(methods)), [METHOD_NAMES[method] for method in methods])
-            at.set_title(f"{name} effect, {TASK_NAMES[task]}")
-        axes[row][0].set_ylabel("change of KL")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    legend_below(drawn, handles, labels)
-    return drawn
+    methods = lab.preset.methods
+
+    def fill(at: Any, name: str, task: str) -> None:
+        for shift, kind in enumerate(GATE_TYPES):
+            some = [means[name][task, method, kind] for method in methods]
+            errors = [
+                [0 if math.isnan(one.low) else max(0, one.value - one.low) for one in some],
+                [0 if math.isnan(one.high) else max(0, one.high - one.value) for one in some],
+            ]
+            values = [0 if math.isnan(one.value) else one.value for one in some]
+            bars(at, shift, values, errors, color=GATE_COLOURS[kind], label=kind)
+        known = [abs(i.value) for (t, _, _), i in means[name].items() if t == task and not math.isnan(i.value)]
+        wide_axis(at, max(1e-9, 1e-5 * max(known, default=1.0)))  # types differ by orders of magnitude
+        at.axhline(0, color="black", linewidth=0.5)
+        at.set_xticks(range(len(methods)), [METHOD_NAMES[method] for method in methods])
+        at.set_title(f"{name} effect, {TASK_NAMES[task]}")
+
+    return filled(list(means), lab.preset.tasks, fill, "change of KL", width=3.2, height=2.5)
 
 
 EXPERIMENT = Experiment(

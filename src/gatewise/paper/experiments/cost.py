@@ -8,32 +8,21 @@ times vary; a search that was interrupted counts from its last checkpoint on.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gatewise.methods.registry import methods
-from gatewise.paper.claims import Between, Ruling, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group
-from gatewise.paper.experiments.words import mean_and_deviation, seeds_note
-from gatewise.paper.figures import DIRECTION_COLOURS, bars, legend_below, panels
-from gatewise.paper.names import DIRECTION_NAMES, DIRECTIONS, METHOD_NAMES, TASK_NAMES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
+from gatewise.paper.claims import Between, Ruling, rules
+from gatewise.paper.contract import Experiment, Measured, Result, SeedKey, Table, group
+from gatewise.paper.figures import DIRECTION_COLOURS, Figure, bars, filled
+from gatewise.paper.lab import Lab
+from gatewise.paper.words import DIRECTION_NAMES, DIRECTIONS, METHOD_NAMES, TASK_NAMES, mean_and_deviation, seeds_note
 
 _NAME = "cost"
 Times = Mapping[tuple[str, str], Sequence[Mapping[str, float]]]  # by task and method; of each seed, by direction
 
 
-class CostKey(NamedTuple):
-    task: str
-    method: str
-    seed: int
-
-
-def seconds(lab: Lab, key: CostKey) -> dict[str, float]:
+def seconds(lab: Lab, key: SeedKey) -> dict[str, float]:
     """Processor seconds that the searches took when they were done, by direction."""
     sizes, shared = lab.sizes(key.method), methods()[key.method].together
     found: dict[str, float] = {}
@@ -41,11 +30,6 @@ def seconds(lab: Lab, key: CostKey) -> dict[str, float]:
         one = lab.search(key.task, key.method, (direction,), sizes, key.seed, store=not shared)[direction][0]
         found[direction] = float(one.provenance["time"]["processor_seconds"])
     return found
-
-
-def _measurements(lab: Lab) -> Iterator[Measurement]:
-    for about in lab.grid(seeds=lab.preset.seeds_for(_NAME)):
-        yield Measurement(seconds, CostKey(*about), (Search(*about),))
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -72,22 +56,19 @@ def _judge(lab: Lab, measured: Measured) -> Result:
                 "are those of sums over seeds.",
             )
         ],
-        rulings=[_ruling(lab, times, method) for method in lab.preset.methods],
+        rulings=[ruling for method in lab.preset.methods for ruling in _rulings(lab, times, method)],
         figures={"Seconds per search of all sizes; lines are deviations over seeds.": lambda: _figure(lab, times)},
         notes=["The paper states this in its text, without measurements."],
     )
 
 
-def _ruling(lab: Lab, times: Times, method: str) -> Ruling:
+def _rulings(lab: Lab, times: Times, method: str) -> list[Ruling]:
     some = {TASK_NAMES[task]: [against([seed], ("ns",)) for seed in times[task, method]] for task in lab.preset.tasks}
     both = statistics.fmean(against(times[task, method], ("ns", "dn")) for task in lab.preset.tasks)
-    return rule(
-        "Searching by Ns+Dn takes at most twice as long as by Ns.",
-        "time of Ns+Dn over that of Ns",
-        some,
+    return rules(
+        METHOD_NAMES[method],
         Between(0, 2 + lab.preset.smallest_cost),
-        method=METHOD_NAMES[method],
-        primary=True,
+        ("Searching by Ns+Dn takes at most twice as long as by Ns.", "time of Ns+Dn over that of Ns", some),
         besides=f"It takes {both:.3g} times as long as Ns and Dn one after the other.",
     )
 
@@ -98,9 +79,9 @@ def against(seeds: Sequence[Mapping[str, float]], others: Sequence[str]) -> floa
 
 
 def _figure(lab: Lab, times: Times) -> Figure:
-    methods, tasks = lab.preset.methods, lab.preset.tasks
-    drawn, axes = panels(1, len(methods), width=3.0)
-    for at, method in zip(axes[0], methods, strict=True):
+    tasks = lab.preset.tasks
+
+    def fill(at: Any, _: str, method: str) -> None:
         for shift, direction in enumerate(DIRECTIONS):
             some = [[seed[direction] for seed in times[task, method]] for task in tasks]
             errors = [statistics.stdev(values) if len(values) > 1 else 0 for values in some]
@@ -109,10 +90,8 @@ def _figure(lab: Lab, times: Times) -> Figure:
         at.set_xticks(range(len(tasks)), [TASK_NAMES[task] for task in tasks])
         at.set_ylim(bottom=0)
         at.set_title(METHOD_NAMES[method])
-    axes[0][0].set_ylabel("seconds")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    legend_below(drawn, handles, labels)
-    return drawn
+
+    return filled([""], lab.preset.methods, fill, "seconds", width=3.0)
 
 
 EXPERIMENT = Experiment(
@@ -120,6 +99,6 @@ EXPERIMENT = Experiment(
     title="Cost of searching in both directions",
     claim="Ns+Dn is the same search done twice, so it takes at most twice as long.",
     labels=("text on complexity",),
-    measurements=_measurements,
+    measurements=lambda lab: lab.cells(seconds, SeedKey, DIRECTIONS, seeds=lab.preset.seeds_for(_NAME)),
     judge=_judge,
 )

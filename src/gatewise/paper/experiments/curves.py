@@ -6,19 +6,22 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gatewise.evaluation import evaluate
 from gatewise.methods.contract import SearchDirection
-from gatewise.paper.contract import Measured, Measurement, Search, Table
-from gatewise.paper.experiments.words import deviation, mean_and_deviation, seeds_note
-from gatewise.paper.figures import BASELINE_COLOUR, by_task_and_method, direction_style, size_axis
-from gatewise.paper.names import DIRECTION_NAMES, DIRECTIONS, METHOD_NAMES, TASK_NAMES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
+from gatewise.paper.contract import Measured, Measurement, Table, by_size
+from gatewise.paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, size_axis
+from gatewise.paper.lab import Lab
+from gatewise.paper.words import (
+    DIRECTION_NAMES,
+    DIRECTIONS,
+    METHOD_NAMES,
+    TASK_NAMES,
+    deviation,
+    mean_and_deviation,
+    seeds_note,
+)
 
 # Which part of an Evaluation, and which of its divergences
 FAITHFULNESS = ("circuit", "kl_from_full")  # KL(G || C)
@@ -47,10 +50,7 @@ def to_measure(
     seeds: Mapping[str, int] | None = None,
 ) -> Iterator[Measurement]:
     """Behaviours of the circuits of all seeds."""
-    for task, method, seed in lab.grid(tasks=tasks, seeds=seeds):
-        for direction in directions:
-            search = Search(task, method, seed, (direction,))
-            yield Measurement(behaviours, BehaviourKey(task, method, direction, seed), (search,))
+    return lab.cells(behaviours, BehaviourKey, directions, apart=True, tasks=tasks, seeds=seeds)
 
 
 @dataclass(frozen=True)
@@ -97,22 +97,19 @@ def read(lab: Lab, measured: Measured, what: tuple[str, str]) -> tuple[Curves, C
 
 def tables(lab: Lab, curves: Curves, title: str) -> list[Table]:
     """The paper's layout, for each task: sizes down, methods and directions across."""
-    columns = [(method, direction) for method in lab.preset.methods for direction in DIRECTIONS]
-    sizes = sorted({size for *_, size in curves.values})
     seeds = seeds_note(lab.preset.seeds, lab.preset.methods)
-    return [
-        Table(
-            f"{TASK_NAMES[task]}: {title}",
-            ["edges", *(f"{METHOD_NAMES[method]} {DIRECTION_NAMES[direction]}" for method, direction in columns)],
-            [
-                [size, *(_shown(curves.values.get((task, method, direction, size))) for method, direction in columns)]
-                for size in sizes
-            ],
-            f"Mean ± deviation over seeds ({seeds}). Whole model {full:.3g}, empty circuit (corrupted run) "
-            f"{empty:.3g}.",
+    found = []
+    for task, (full, empty) in curves.ends.items():
+        columns: dict[str, dict[int, str]] = {}
+        for (of, method, direction, size), values in curves.values.items():
+            if of == task:
+                column = columns.setdefault(f"{METHOD_NAMES[method]} {DIRECTION_NAMES[direction]}", {})
+                column[size] = mean_and_deviation(values)
+        note = (
+            f"Mean ± deviation over seeds ({seeds}). Whole model {full:.3g}, empty circuit (corrupted run) {empty:.3g}."
         )
-        for task, (full, empty) in curves.ends.items()
-    ]
+        found.append(by_size(f"{TASK_NAMES[task]}: {title}", columns, note))
+    return found
 
 
 def figure(lab: Lab, curves: Curves, label: str) -> Callable[[], Figure]:
@@ -129,7 +126,3 @@ def figure(lab: Lab, curves: Curves, label: str) -> Callable[[], Figure]:
         size_axis(at, sizes)
 
     return lambda: by_task_and_method(lab.preset.tasks, lab.preset.methods, fill, label, sharey="row")
-
-
-def _shown(seeds: Sequence[float] | None) -> str | None:
-    return None if seeds is None else mean_and_deviation(seeds)

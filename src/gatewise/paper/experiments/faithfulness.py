@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
 
-from gatewise.paper.claims import Above, Between, Ruling, rule
+from gatewise.paper.claims import Above, Between, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Result
 from gatewise.paper.experiments.curves import FAITHFULNESS, Curves, figure, read, tables, to_measure
-from gatewise.paper.figures import direction_style, panels, size_axis
-from gatewise.paper.names import DIRECTIONS, METHOD_NAMES, TASK_NAMES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
-
-_NAME = "faithfulness"
+from gatewise.paper.figures import Figure, direction_style, panels, size_axis
+from gatewise.paper.lab import Lab
+from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, TASK_NAMES
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -40,15 +33,11 @@ def _judge(lab: Lab, measured: Measured) -> Result:
 
 
 def _rulings(lab: Lab, kl: Curves, method: str) -> list[Ruling]:
-    smallest, name = lab.preset.smallest, METHOD_NAMES[method]
-    sizes = {task: lab.judged_sizes(_NAME, task, [method]) for task in lab.preset.tasks}
-    less_faithful = rule(
+    smallest, sizes = lab.preset.smallest, lab.judged_sizes("faithfulness", method)
+    less_faithful = (
         "Dn circuits are less faithful than Ns circuits.",
         "KL(G || C) of Dn less that of Ns, as a share of the range",
         kl.differences("dn", "ns", method, sizes, share=True),
-        Above(smallest),
-        method=name,
-        primary=True,
     )
     claim, claimed = (
         ("With EAP, Ns is clearly less faithful than Ns+Dn.", Above(smallest))
@@ -56,22 +45,17 @@ def _rulings(lab: Lab, kl: Curves, method: str) -> list[Ruling]:
         else ("With ACDC and Edge Pruning, Ns+Dn is about as faithful as Ns.", Between(-smallest, smallest))
     )
     what = "KL(G || C) of Ns less that of Ns+Dn, as a share of the range"
-    return [
-        less_faithful,
-        rule(claim, what, kl.differences("ns", "ns+dn", method, sizes, share=True), claimed, method=name),
-    ]
+    against_both = (claim, what, kl.differences("ns", "ns+dn", method, sizes, share=True), claimed)
+    return rules(METHOD_NAMES[method], Above(smallest), less_faithful, against_both)
 
 
 def _average(lab: Lab, task: str, curves: dict[str, Curves]) -> Figure:
-    sizes = lab.common_sizes
+    sizes, methods = lab.common_sizes(), lab.preset.methods
     drawn, axes = panels(1, 2)
     for at, (label, curve) in zip(axes[0], curves.items(), strict=True):
-        for direction in DIRECTIONS:
-            means = [
-                statistics.fmean(statistics.fmean(curve.values[task, m, direction, size]) for m in lab.preset.methods)
-                for size in sizes
-            ]
-            at.plot(sizes, means, **direction_style(direction))
+        for d in DIRECTIONS:
+            means = [statistics.fmean(statistics.fmean(curve.values[task, m, d, n]) for m in methods) for n in sizes]
+            at.plot(sizes, means, **direction_style(d))
         size_axis(at, sizes)
         at.set_ylabel(label)
     axes[0][0].legend()
@@ -79,7 +63,7 @@ def _average(lab: Lab, task: str, curves: dict[str, Curves]) -> Figure:
 
 
 EXPERIMENT = Experiment(
-    name=_NAME,
+    name="faithfulness",
     title="Faithfulness",
     claim="Ns+Dn circuits are about as faithful as Ns circuits, and both more than Dn circuits.",
     labels=("figfaithfulnessaverage", "figfaithfulness"),

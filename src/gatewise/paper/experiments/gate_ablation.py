@@ -12,23 +12,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.ablation import ablate_gates
-from gatewise.paper.claims import Above, Between, Ruling, least, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group, of_kind
+from gatewise.paper.claims import Above, Between, Ruling, least, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise.paper.experiments.floor import floors, runs_to_measure
-from gatewise.paper.experiments.words import seeds_note
-from gatewise.paper.figures import panels, wide_axis
-from gatewise.paper.names import METHOD_NAMES, TASK_NAMES
+from gatewise.paper.figures import Figure, filled, wide_axis
+from gatewise.paper.lab import Lab
 from gatewise.paper.published import ABLATION
+from gatewise.paper.words import METHOD_NAMES, TASK_NAMES, seeds_note
 from gatewise.statistics import clustered_ratio
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
 
 _NAME = "gate-ablation"
 _SAME = (0.75, 1.25)  # where R has to lie for one edge to change as much as two
@@ -70,9 +65,12 @@ def measure(lab: Lab, key: AblationKey) -> dict[str, Any]:
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     task = lab.preset.tasks[0]
     yield runs_to_measure(task)
-    for _, method, seed in lab.grid(tasks=[task], seeds=lab.preset.seeds_for(_NAME)):
-        key = AblationKey(task, method, seed, lab.middle_size, lab.preset.repeats)
-        yield Measurement(measure, key, (Search(task, method, seed, ("ns", "dn")),))
+    more: dict[str, Any] = {
+        "seeds": lab.preset.seeds_for(_NAME),
+        "size": lab.middle_size,
+        "repeats": lab.preset.repeats,
+    }
+    yield from lab.cells(measure, AblationKey, ("ns", "dn"), tasks=[task], **more)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -169,48 +167,43 @@ def share_of_one(gates: Sequence[Removals], floor: float) -> float:
 
 
 def _rulings(lab: Lab, task: str, method: str, seeds: Sequence[Found], floor: float) -> list[Ruling]:
-    name, claimed = METHOD_NAMES[method], Above(lab.preset.smallest)
     r = {kind: [share_of_one(seed[kind], floor) for seed in seeds] for kind in GATE_TYPES}
     ordered = [
         least(one - between, between - other) for one, between, other in zip(r["AND"], r["ADDER"], r["OR"], strict=True)
     ]
     at = TASK_NAMES[task]
-    return [
-        rule(
+    what = "R, the change by one edge as a share of that by two"
+    return rules(
+        METHOD_NAMES[method],
+        Above(lab.preset.smallest),
+        (
             "The types differ, AND above ADDER above OR in the share of one edge.",
             "the smaller step from AND to ADDER to OR in R",
             {at: ordered},
-            claimed,
-            method=name,
-            primary=True,
         ),
-        rule(
+        (
             "Of AND gates, removing one edge changes as much as removing two.",
-            "R, the change by one edge as a share of that by two",
+            what,
             {at: r["AND"]},
             Between(*_SAME),
-            method=name,
         ),
-        rule(
+        (
             "Of OR gates, removing one edge changes hardly anything.",
-            "R, the change by one edge as a share of that by two",
+            what,
             {at: r["OR"]},
             Between(-_HARDLY, _HARDLY),
-            method=name,
         ),
-        rule(
+        (
             "Of ADDER gates, removing two edges changes clearly more than removing one.",
             "1 - R, the share of the change by two that one edge does not make",
             {at: [1 - value for value in r["ADDER"]]},
-            claimed,
-            method=name,
         ),
-    ]
+    )
 
 
 def _figure(found: Mapping[str, Found]) -> Figure:
-    drawn, axes = panels(1, len(found), width=3.4, height=3.0)
-    for at, (method, kinds) in zip(axes[0], found.items(), strict=True):
+    def fill(at: Any, _: str, method: str) -> None:
+        kinds = found[method]
         for place, kind in enumerate(GATE_TYPES):
             for shift, which, alpha in ((-0.2, "one", 0.35), (0.2, "two", 0.9)):
                 values = [v for gate in kinds[kind] for v in getattr(gate, which)]
@@ -228,19 +221,17 @@ def _figure(found: Mapping[str, Found]) -> Figure:
                 )
             if not kinds[kind]:
                 at.text(place, 0, "no gate", ha="center", va="bottom", fontsize=8)
+            below = {"va": "top", "transform": at.get_xaxis_transform()}
+            at.text(place, -0.13, kind, ha="center", color=GATE_COLOURS[kind], **below)
         wide_axis(at, _smallest(kinds))
         at.axhline(0, color="black", linewidth=0.5)
         places = [place + shift for place in range(3) for shift in (-0.2, 0.2)]
         at.set_xticks(places, ["1", "2"] * 3)
         at.set_xlim(-0.6, 2.6)
-        for place, kind in enumerate(GATE_TYPES):
-            at.text(
-                place, -0.13, kind, ha="center", va="top", transform=at.get_xaxis_transform(), color=GATE_COLOURS[kind]
-            )
         at.set_title(METHOD_NAMES[method])
         at.set_xlabel("edges removed", labelpad=16)
-    axes[0][0].set_ylabel("change of KL")
-    return drawn
+
+    return filled([""], list(found), fill, "change of KL", width=3.4, height=3.0)
 
 
 def _smallest(kinds: Found) -> float:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gatewise.circuits.published import Roles
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.gates import Gate, Gates
-from gatewise.paper.figures import panels
+from gatewise.paper.figures import Axes, Figure, panels
 from gatewise.paper.roles import ROLES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ROLE_COLOURS = {
     "previous token": "#56B4E9",

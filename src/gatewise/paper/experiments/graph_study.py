@@ -11,27 +11,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.published import PUBLISHED_GT, PUBLISHED_IOI, Roles
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import Gates
-from gatewise.paper.claims import Above, Ruling, least, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group, of_kind
+from gatewise.paper.claims import Above, Ruling, least, rule, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, TaskKey, group, of_kind
 from gatewise.paper.experiments.gate_drawings import cases_figure, circuit_figure
-from gatewise.paper.experiments.words import seeds_note
-from gatewise.paper.names import METHOD_NAMES, TASK_NAMES
+from gatewise.paper.lab import Lab
+from gatewise.paper.presets import Preset
 from gatewise.paper.roles import ROLES, attention_similarity, is_gpt2_small, measure_roles
-
-if TYPE_CHECKING:
-    from gatewise.circuits.circuit import Circuit
-    from gatewise.paper.lab import Lab
-    from gatewise.paper.presets import Preset
+from gatewise.paper.words import METHOD_NAMES, TASK_NAMES, seeds_note
 
 _TASK = "ioi"
 _PERMUTATIONS = 200  # for each seed
@@ -42,10 +39,6 @@ _EARLIER = (
     "Clean and corrupted prompts differ in the second name only, so that everything before it is equal in both runs: "
     "functions that act earlier (previous token heads at the first mention of a name) cannot show in any circuit here."
 )
-
-
-class HeadsKey(NamedTuple):
-    task: str
 
 
 class StudyKey(NamedTuple):
@@ -64,7 +57,7 @@ class RecallKey(NamedTuple):
     random_circuits: int
 
 
-def heads(lab: Lab, key: HeadsKey) -> dict[str, Any]:
+def heads(lab: Lab, key: TaskKey) -> dict[str, Any]:
     """The functions of all heads that have one, and how alike any two heads attend."""
     pairs = lab.held_out(key.task)
     return {
@@ -100,7 +93,7 @@ def _methods(preset: Preset) -> list[str]:
 
 
 def _heads_to_measure() -> Measurement:
-    return Measurement(heads, HeadsKey(_TASK))
+    return Measurement(heads, TaskKey(_TASK))
 
 
 def _roles(lab: Lab, measured: Roles) -> Roles:
@@ -110,20 +103,18 @@ def _roles(lab: Lab, measured: Roles) -> Roles:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield _heads_to_measure()
-    methods = _methods(lab.preset)
-    for _, method, seed in lab.grid(tasks=[_TASK], methods=methods):
-        for size in lab.sizes(method):
-            key = StudyKey(_TASK, method, size, seed, _PERMUTATIONS)
-            yield Measurement(study, key, (Search(_TASK, method, seed, ("ns", "dn")),))
-    if is_gpt2_small(lab.model):
-        for task, method, seed in lab.grid(tasks=[t for t in _PUBLISHED if t in lab.preset.tasks], methods=methods):
-            for size in lab.sizes(method):
-                recalled = RecallKey(task, method, size, seed, _RANDOM_CIRCUITS)
-                yield Measurement(recall, recalled, (Search(task, method, seed, ("ns", "dn")),))
+    circuits: list[dict[str, Any]] = [
+        {"methods": [m], "size": size} for m in _methods(lab.preset) for size in lab.sizes(m)
+    ]
+    for some in circuits:
+        yield from lab.cells(study, StudyKey, ("ns", "dn"), tasks=[_TASK], permutations=_PERMUTATIONS, **some)
+    known = [task for task in _PUBLISHED if task in lab.preset.tasks] if is_gpt2_small(lab.model) else []
+    for task, some in product(known, circuits):
+        yield from lab.cells(recall, RecallKey, ("ns", "dn"), tasks=[task], random_circuits=_RANDOM_CIRCUITS, **some)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
-    ((_, known),) = of_kind(measured, HeadsKey).items()
+    ((_, known),) = of_kind(measured, TaskKey).items()
     roles, published = _roles(lab, known["roles"]), is_gpt2_small(lab.model)
     studies = group(of_kind(measured, StudyKey), "method", "size")
     recalls = group(of_kind(measured, RecallKey), "task", "method", "size")
@@ -182,7 +173,8 @@ def study_gates(
     found: dict[str, Any] = {}
     for kind in GATE_TYPES:
         wide = [gate for gate in gates if gate.type == kind and len(gate.edges) > 1]
-        pairs = _head_pairs([gate.senders for gate in wide], number)
+        heads_of = (sorted(number[sender] for sender in gate.senders if sender in number) for gate in wide)
+        pairs = [pair for some in heads_of for pair in combinations(some, 2)]
         of_known = [(i, j) for i, j in pairs if names[i] in roles and names[j] in roles]
         edges = list(gates.by_type[kind])
         pool = torch.tensor(senders, dtype=torch.long)
@@ -196,14 +188,6 @@ def study_gates(
             "from MLPs": sum(edge.startswith("m") for edge in edges) / len(edges) if edges else math.nan,
         }
     return found
-
-
-def _head_pairs(gates: Sequence[Sequence[str]], number: Mapping[str, int]) -> list[tuple[int, int]]:
-    return [
-        pair
-        for senders in gates
-        for pair in combinations(sorted(number[sender] for sender in senders if sender in number), 2)
-    ]
 
 
 def _against_permuted_heads(
@@ -278,21 +262,22 @@ def _role_table(roles: Roles, measured: Roles | None) -> Table:
 
 
 def _tables(lab: Lab, studies: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> list[Table]:
+    def mean(values: Iterable[float]) -> float:
+        known = [value for value in values if not math.isnan(value)]
+        return statistics.fmean(known) if known else math.nan
+
     joined: list[list[Any]] = []
     reach: list[list[Any]] = []
-    for (method, size), seeds in studies.items():
-        for kind in GATE_TYPES:
-
-            def mean(what: str, part: str = "", kind: str = kind, seeds: Any = seeds) -> float:
-                values = [seed[kind][what][part] if part else seed[kind][what] for seed in seeds]
-                known = [value for value in values if not math.isnan(value)]
-                return statistics.fmean(known) if known else math.nan
-
-            start = [METHOD_NAMES[method], size, kind]
-            parts = ("n", "value", "chance")
-            joined.append([*start, mean("gates"), *(mean(what, p) for what in ("same", "alike") for p in parts)])
-            crossed = [mean(what, part) for what in ("crossed", "apart") for part in parts[1:]]
-            reach.append([*start, mean("edges"), *crossed, mean("from MLPs")])
+    for ((method, size), seeds), kind in product(studies.items(), GATE_TYPES):
+        some = [seed[kind] for seed in seeds]
+        of = {name: mean(one[name] for one in some) for name in ("gates", "edges", "from MLPs")}
+        parts = {
+            what: [mean(one[what][part] for one in some) for part in ("n", "value", "chance")]
+            for what in ("same", "alike", "crossed", "apart")
+        }
+        start = [METHOD_NAMES[method], size, kind]
+        joined.append([*start, of["gates"], *parts["same"], *parts["alike"]])
+        reach.append([*start, of["edges"], *parts["crossed"][1:], *parts["apart"][1:], of["from MLPs"]])
     about = (
         f"Means over seeds ({seeds_note(lab.preset.seeds, _methods(lab.preset))}). Chance: mean of {_PERMUTATIONS:,} "
         "permutations."
@@ -320,47 +305,39 @@ def beyond_chance(one: Mapping[str, Any], what: str) -> float:
 
 
 def _rulings(lab: Lab, seeds: Sequence[Mapping[str, Any]], method: str) -> list[Ruling]:
-    layers, at, name = lab.model.graph.n_layers, TASK_NAMES[_TASK], METHOD_NAMES[method]
-    claimed = Above(lab.preset.smallest)
-
-    def ruled(claim: str, what: str, value: Callable[[Mapping[str, Any]], float], primary: bool = False) -> Ruling:
-        return rule(claim, what, {at: list(map(value, seeds))}, claimed, method=name, primary=primary)
-
-    def crossed(seed: Mapping[str, Any], kind: str) -> float:
-        return float(seed[kind]["crossed"]["value"]) / layers
-
-    joined = [
-        ruled(
-            f"{kind} gates receive edges from {'different functions' if sign < 0 else 'the same function'}, by {by}.",
-            f"{'chance less ' if sign < 0 else ''}{measure}{' less chance' if sign > 0 else ''}",
-            lambda seed, kind=kind, sign=sign, what=what: sign * beyond_chance(seed[kind], what),  # type: ignore[misc]
-            primary=(kind, what) == ("AND", "same"),
-        )
-        for kind, sign in (("AND", -1), ("OR", 1))
+    layers, at = lab.model.graph.n_layers, TASK_NAMES[_TASK]
+    claims: list[Any] = []
+    for kind, sign in (("AND", -1), ("OR", 1)):
+        functions = "different functions" if sign < 0 else "the same function"
         for what, by, measure in (
             ("same", "the functions of heads", "share of pairs of heads with the same function"),
             ("alike", "how heads attend", "correlation of the attention of pairs of heads"),
-        )
-    ]
+        ):
+            compared = f"chance less {measure}" if sign < 0 else f"{measure} less chance"
+            values = [sign * beyond_chance(seed[kind], what) for seed in seeds]
+            claims.append((f"{kind} gates receive edges from {functions}, by {by}.", compared, {at: values}))
+    crossed = [{kind: float(seed[kind]["crossed"]["value"]) / layers for kind in GATE_TYPES} for seed in seeds]
     share = "as a share of all layers"
-    return [
-        *joined,
-        ruled(
+    return rules(
+        METHOD_NAMES[method],
+        Above(lab.preset.smallest),
+        *claims,
+        (
             "OR gates operate over the shortest distances.",
             f"layers that an edge crosses, the smaller of AND and ADDER less OR, {share}",
-            lambda seed: least(*(crossed(seed, kind) - crossed(seed, "OR") for kind in ("AND", "ADDER"))),
+            {at: [least(*(seed[kind] - seed["OR"] for kind in ("AND", "ADDER"))) for seed in crossed]},
         ),
-        ruled(
+        (
             "ADDER gates operate over the longest distances.",
             f"layers that an edge crosses, ADDER less the larger of AND and OR, {share}",
-            lambda seed: least(*(crossed(seed, "ADDER") - crossed(seed, kind) for kind in ("AND", "OR"))),
+            {at: [least(*(seed["ADDER"] - seed[kind] for kind in ("AND", "OR"))) for seed in crossed]},
         ),
-        ruled(
+        (
             "ADDER gates combine shallow with deep layers.",
             f"layers between two senders of an ADDER gate less chance, {share}",
-            lambda seed: beyond_chance(seed["ADDER"], "apart") / layers,
+            {at: [beyond_chance(seed["ADDER"], "apart") / layers for seed in seeds]},
         ),
-    ]
+    )
 
 
 def _recall_table(recalls: Mapping[tuple[str, str, int], Sequence[Sequence[float]]]) -> Table:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,18 +24,14 @@ from gatewise.logic.alignment import (
     Sampling,
     misalignment_curve,
 )
-from gatewise.paper.claims import Above, Between, Ruling, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group
+from gatewise.paper.claims import Above, Between, Ruling, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, by_size, group
 from gatewise.paper.experiments.venn import draw_venn
-from gatewise.paper.figures import BASELINE_COLOUR, MARKERS, METHOD_COLOURS, legend_below, panels, wide_axis
-from gatewise.paper.names import METHOD_NAMES, TASK_NAMES
+from gatewise.paper.figures import BASELINE_COLOUR, MARKERS, METHOD_COLOURS, Figure, filled, wide_axis
+from gatewise.paper.lab import Lab
 from gatewise.paper.published import RATIOS
+from gatewise.paper.words import METHOD_NAMES, TASK_NAMES
 from gatewise.statistics import rank_correlation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
 
 _SCALES = tuple(round(0.6 + 0.1 * i, 1) for i in range(9))  # the paper's 60 to 140 for 100
 _OFFSET = 1.5  # m of the paper
@@ -100,10 +96,9 @@ def _value(score: MisalignmentScore) -> list[float] | None:
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
-    preset, size = lab.preset, lab.middle_size
-    for task, method, seed in lab.grid(seeds=preset.seeds_for("misalignment")):
-        key = MisalignmentKey(task, method, seed, size, preset.sampled_pairs, preset.sampled_sets)
-        yield Measurement(measure, key, (Search(task, method, seed, ("ns", "dn")),))
+    preset = lab.preset
+    more: dict[str, Any] = {"size": lab.middle_size, "pairs": preset.sampled_pairs, "sets": preset.sampled_sets}
+    return lab.cells(measure, MisalignmentKey, ("ns", "dn"), seeds=preset.seeds_for("misalignment"), **more)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -137,16 +132,15 @@ def _judge(lab: Lab, measured: Measured) -> Result:
 
 def _ratios(lab: Lab, curves: dict[tuple[str, str], dict[str, Curve]]) -> Table:
     """tabratio."""
-    rows: list[list[str | None]] = []
-    for context in CONTEXTS:
-        for method in lab.preset.methods:
-            some = [curves[task, method][context] for task in lab.preset.tasks]
-            cells = [_ratio_in_words(curve) for curve in some]
-            rows.append([METHOD_NAMES[method], context, *cells])
+    tasks = lab.preset.tasks
     return Table(
         "Best |Ns| : |Dn|",
-        ("method", "context", *(TASK_NAMES[task] for task in lab.preset.tasks)),
-        rows,
+        ("method", "context", *(TASK_NAMES[task] for task in tasks)),
+        [
+            [METHOD_NAMES[method], context, *(_ratio_in_words(curves[task, method][context]) for task in tasks)]
+            for context in CONTEXTS
+            for method in lab.preset.methods
+        ],
         f"By the smallest sum of both scores; Ns has {lab.middle_size:,} edges, seed 0. In brackets: how many of the "
         "other sizes are as good within two standard errors (over samples of K). Of equal sums, the one nearest to "
         "1 : 1.",
@@ -161,18 +155,19 @@ def _ratio_in_words(curve: Curve) -> str | None:
 
 
 def _scores(lab: Lab, curves: dict[tuple[str, str], dict[str, Curve]], task: str) -> Table:
-    columns = [(method, kind) for method in lab.preset.methods for kind in MISALIGNED_TYPES]
     sound = {method: curves[task, method]["sound"] for method in lab.preset.methods}
-    rows: list[list[str | int | None]] = []
-    for place, size in enumerate(next(iter(sound.values()))["sizes"]):
-        cells = [sound[method][kind][place] for method, kind in columns]
-        rows.append([size, *(None if cell is None else f"{cell[0]:.3g} ± {cell[1]:.1g}" for cell in cells)])
-    return Table(
-        f"{TASK_NAMES[task]}: misalignment scores in the sound circuit",
-        ("edges of Dn", *(f"{METHOD_NAMES[method]} {kind}" for method, kind in columns)),
-        rows,
-        f"Ns has {lab.middle_size:,} edges, seed 0. ± is the standard error over samples of K. OR has the offset 1.5.",
+    columns = {
+        f"{METHOD_NAMES[method]} {kind}": {
+            size: None if score is None else f"{score[0]:.3g} ± {score[1]:.1g}"
+            for size, score in zip(curve["sizes"], curve[kind], strict=True)
+        }
+        for method, curve in sound.items()
+        for kind in MISALIGNED_TYPES
+    }
+    note = (
+        f"Ns has {lab.middle_size:,} edges, seed 0. ± is the standard error over samples of K. OR has the offset 1.5."
     )
+    return by_size(f"{TASK_NAMES[task]}: misalignment scores in the sound circuit", columns, note, first="edges of Dn")
 
 
 def slope(curve: Curve, kind: str) -> float:
@@ -193,7 +188,6 @@ def best_ratio(curve: Curve) -> float:
 
 
 def _rulings(lab: Lab, measured: Measured, method: str) -> list[Ruling]:
-    name, claimed = METHOD_NAMES[method], Above(lab.preset.smallest)
     seeds: dict[str, list[Curve]] = {
         TASK_NAMES[task]: [found["curves"]["sound"] for found in some]
         for (task, of), some in group(measured, "task", "method").items()
@@ -202,65 +196,51 @@ def _rulings(lab: Lab, measured: Measured, method: str) -> list[Ruling]:
     told = [best_ratio(curve) for some in seeds.values() for curve in some]
     known = [ratio for ratio in told if not math.isnan(ratio)]
     median = f"; the median best ratio is {statistics.median(known):.2f} : 1" if known else ""
-    return [
-        rule(
+    return rules(
+        METHOD_NAMES[method],
+        Above(lab.preset.smallest),
+        (
             "The best ratio of Ns to Dn edges is about 1 : 1, slightly above.",
             "best ratio",
             {task: list(map(best_ratio, some)) for task, some in seeds.items()},
             Between(*_NEAR),
-            method=name,
-            primary=True,
-            besides=f"The sum of both scores tells sizes apart (fewer than half of them within two standard errors of "
-            f"the best) for {len(known)} of {len(told)} curves{median}.",
         ),
-        rule(
+        (
             "The misalignment of AND is high if the Dn circuit is much smaller, and falls as it grows.",
             "minus the rank correlation of score and size of Dn",
             {task: [-slope(curve, "AND") for curve in some] for task, some in seeds.items()},
-            claimed,
-            method=name,
         ),
-        rule(
+        (
             "The misalignment of OR rises as the Dn circuit grows beyond the Ns circuit.",
             "rank correlation of score and size of Dn",
             {task: [slope(curve, "OR") for curve in some] for task, some in seeds.items()},
-            claimed,
-            method=name,
         ),
-    ]
+        besides="The sum of both scores tells sizes apart (fewer than half of them within two standard errors of the "
+        f"best) for {len(known)} of {len(told)} curves{median}.",
+    )
 
 
 def _figure(lab: Lab, curves: dict[tuple[str, str], Curve]) -> Figure:
-    tasks, methods = lab.preset.tasks, lab.preset.methods
-    drawn, axes = panels(len(tasks), 2, width=3.8, height=2.4)
-    for row, task in enumerate(tasks):
-        for at, kind in zip(axes[row], MISALIGNED_TYPES, strict=True):
-            offset = _OFFSET if kind == "OR" else 0.0
-            largest: list[float] = []
-            for method in methods:
-                curve = curves[task, method]
-                known = [(n, *score) for n, score in zip(curve["sizes"], curve[kind], strict=True) if score is not None]
-                sizes, means, errors = ([one[i] for one in known] for i in range(3))
-                values = [mean - offset for mean in means]
-                style = {"color": METHOD_COLOURS[method], "marker": MARKERS[method], "markersize": 4, "capsize": 2}
-                at.errorbar(sizes, values, errors, label=METHOD_NAMES[method], **style)
-                largest += [size for size in (max(map(abs, values), default=0.0),) if size > 0]
-            every = [size for method in methods for size in curves[task, method]["sizes"]]
-            at.set_xlim(0.97 * min(every), 1.03 * max(every))
-            if (start := _linear_range(largest)) is not None:
-                wide_axis(at, start)
-            at.axvline(lab.middle_size, color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="edges of Ns")
-            at.set_title(f"{kind}, {TASK_NAMES[task]}")
-            at.set_xlabel("edges of Dn")
-        axes[row][0].set_ylabel("misalignment")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    legend_below(drawn, handles, labels)
-    return drawn
+    def fill(at: Any, task: str, kind: str) -> None:
+        offset = _OFFSET if kind == "OR" else 0.0
+        largest: list[float] = []
+        some = {method: curves[task, method] for method in lab.preset.methods}
+        for method, curve in some.items():
+            known = [(n, *score) for n, score in zip(curve["sizes"], curve[kind], strict=True) if score is not None]
+            sizes, means, errors = ([one[i] for one in known] for i in range(3))
+            values = [mean - offset for mean in means]
+            style = {"color": METHOD_COLOURS[method], "marker": MARKERS[method], "markersize": 4, "capsize": 2}
+            at.errorbar(sizes, values, errors, label=METHOD_NAMES[method], **style)
+            largest += [size for size in (max(map(abs, values), default=0.0),) if size > 0]
+        every = [size for curve in some.values() for size in curve["sizes"]]
+        at.set_xlim(0.97 * min(every), 1.03 * max(every))
+        if largest and max(largest) > 10 * min(largest):  # so that the smallest curves can be seen too
+            wide_axis(at, max(1e-3 * max(largest), min(largest)))
+        at.axvline(lab.middle_size, color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="edges of Ns")
+        at.set_title(f"{kind}, {TASK_NAMES[task]}")
+        at.set_xlabel("edges of Dn")
 
-
-def _linear_range(largest: Sequence[float]) -> float | None:
-    """Where a logarithmic axis starts, so that the smallest curves can be seen too; None if all are alike."""
-    return max(1e-3 * max(largest), min(largest)) if largest and max(largest) > 10 * min(largest) else None
+    return filled(lab.preset.tasks, MISALIGNED_TYPES, fill, "misalignment", width=3.8, height=2.4)
 
 
 EXPERIMENT = Experiment(

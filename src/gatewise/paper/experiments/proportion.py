@@ -9,33 +9,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES
 from gatewise.logic.gates import Gates
-from gatewise.paper.claims import Above, Between, Ruling, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group
-from gatewise.paper.experiments.words import mean_and_deviation, seeds_note
-from gatewise.paper.figures import by_task_and_method, legend_below
-from gatewise.paper.names import METHOD_NAMES, TASK_NAMES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
+from gatewise.paper.claims import Above, Between, Ruling, rules
+from gatewise.paper.contract import Experiment, Measured, Result, SeedKey, Table, group
+from gatewise.paper.figures import Figure, by_task_and_method, legend_below
+from gatewise.paper.lab import Lab
+from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, TASK_NAMES, mean_and_deviation, seeds_note
 
 KINDS = (*GATE_TYPES, "outside")
 _COLOURS = {**GATE_COLOURS, "outside": "#CCCCCC"}
 _EQUAL = 0.1  # how far from a third of the labelled edges each type may be to be nearly equal
 Shares = Mapping[str, float]
-
-
-class ProportionKey(NamedTuple):
-    task: str
-    method: str
-    seed: int
 
 
 def ring_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -53,15 +42,10 @@ def shares(joint: Circuit, gates: Gates) -> dict[str, float]:
     return {**found, "outside": len(joint - gates.sound) / total}
 
 
-def measure(lab: Lab, key: ProportionKey) -> list[dict[str, float]]:
+def measure(lab: Lab, key: SeedKey) -> list[dict[str, float]]:
     """Shares for each size."""
     joint = lab.circuits(key.task, key.method, "ns+dn", key.seed)
     return [shares(joint[size], lab.gates(key.task, key.method, size, key.seed)) for size in lab.sizes(key.method)]
-
-
-def _measurements(lab: Lab) -> Iterator[Measurement]:
-    for about in lab.grid():
-        yield Measurement(measure, ProportionKey(*about), (Search(*about),))
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -112,25 +96,22 @@ def _rulings(lab: Lab, seeds: Mapping[tuple[str, str], Sequence[Sequence[Shares]
             if of == method
         }
 
-    rulings = []
+    rulings: list[Ruling] = []
     for method in lab.preset.methods:
         name = METHOD_NAMES[method]
+        first: tuple[str, str, dict[str, list[float]], Above | Between]
         if method == "acdc":
             claim, what = "With ACDC the three types have nearly equal numbers of edges.", "distance from equal thirds"
-            rulings.append(rule(claim, what, by_seed(method, unequal), Between(0, _EQUAL), method=name, primary=True))
+            first = (claim, what, by_seed(method, unequal), Between(0, _EQUAL))
         else:
             claim, what = f"With {name} OR edges are the fewest by far.", "the smaller share of AND and ADDER less OR's"
-            rulings.append(rule(claim, what, by_seed(method, fewest_or), Above(smallest), method=name, primary=True))
-        rulings.append(
-            rule(
-                "The Ns+Dn circuit consists of AND, OR and ADDER edges (implied: every edge of it is found by Ns or "
-                "Dn).",
-                "share of its edges that are in neither circuit of the same size",
-                by_seed(method, lambda some: some["outside"]),
-                Between(0, smallest),
-                method=name,
-            )
+            first = (claim, what, by_seed(method, fewest_or), Above(smallest))
+        outside = (
+            "The Ns+Dn circuit consists of AND, OR and ADDER edges (implied: every edge of it is found by Ns or Dn).",
+            "share of its edges that are in neither circuit of the same size",
+            by_seed(method, lambda some: some["outside"]),
         )
+        rulings += rules(name, Between(0, smallest), first, outside)
     return rulings
 
 
@@ -162,6 +143,6 @@ EXPERIMENT = Experiment(
     claim="with ACDC the three types have nearly the same number of edges; with EAP and Edge Pruning there are far "
     "fewer OR edges.",
     labels=("figproportion",),
-    measurements=_measurements,
+    measurements=lambda lab: lab.cells(measure, SeedKey, DIRECTIONS),
     judge=_judge,
 )

@@ -10,27 +10,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap
 from gatewise.methods.contract import SearchDirection
-from gatewise.paper.claims import Above, Ruling, rule
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table
-from gatewise.paper.experiments.words import deviation, plus_minus, seeds_note
-from gatewise.paper.figures import BASELINE_COLOUR, by_task_and_method, direction_style, size_axis
-from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
+from gatewise.paper.claims import Above, Ruling, rule, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, by_size
+from gatewise.paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, size_axis
+from gatewise.paper.lab import Lab
+from gatewise.paper.presets import Preset
 from gatewise.paper.published import HAMMING
+from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES, deviation, plus_minus, seeds_note
 from gatewise.statistics import pseudo_values, rank_correlation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.circuits.circuit import Circuit
-    from gatewise.paper.lab import Lab
-    from gatewise.paper.presets import Preset
 
 _NAME = "stability"
 _COMPARED: tuple[SearchDirection, ...] = ("ns", "ns+dn")
@@ -124,7 +119,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
         for key, found in measured.items()
     }
     return Result(
-        tables=[_differences(lab, spreads), *_distance_tables(lab, spreads)],
+        tables=[_differences(lab, spreads), *(_distances(lab, spreads, task) for task in lab.preset.tasks)],
         rulings=_rulings(lab, spreads),
         paper=(HAMMING,),
         figures={
@@ -142,71 +137,61 @@ def _judge(lab: Lab, measured: Measured) -> Result:
     )
 
 
-def _sizes(spreads: Spreads) -> list[int]:
-    return sorted({size for some in spreads.values() for size in some})
-
-
 def _differences(lab: Lab, spreads: Spreads) -> Table:
     """The paper's layout."""
-    rows: list[list[str | int | None]] = []
-    for size in _sizes(spreads):
-        cells = [some.get(size) for some in spreads.values()]
-        rows.append([size, *(None if c is None else plus_minus(c.difference(), c.error) for c in cells)])
-    return Table(
-        "Mean Hamming distance over seeds, Ns minus Ns+Dn",
-        ["edges", *(f"{TASK_NAMES[task]} {METHOD_NAMES[method]}" for task, method in spreads)],
-        rows,
-        f"± is the jackknife's standard error over seeds. Positive: Ns is more random. Seeds: {_seeds(lab)}.",
-    )
+    columns = {
+        f"{TASK_NAMES[task]} {METHOD_NAMES[method]}": {
+            size: plus_minus(one.difference(), one.error) for size, one in some.items()
+        }
+        for (task, method), some in spreads.items()
+    }
+    note = f"± is the jackknife's standard error over seeds. Positive: Ns is more random. Seeds: {_seeds(lab)}."
+    return by_size("Mean Hamming distance over seeds, Ns minus Ns+Dn", columns, note)
 
 
-def _distance_tables(lab: Lab, spreads: Spreads) -> list[Table]:
-    """The distances themselves, and Jaccard, a table for each task."""
-    found = []
-    for task in lab.preset.tasks:
-        columns = [(method, direction) for of, method in spreads if of == task for direction in _COMPARED]
-        rows: list[list[str | int | None]] = []
-        for size in _sizes(spreads):
-            cells = [(spreads[task, method].get(size), direction) for method, direction in columns]
-            rows.append([size, *(None if c is None else f"{c.mean(d):.3g} ({c.jaccard[d]:.2f})" for c, d in cells)])
-        names = (f"{METHOD_NAMES[method]} {DIRECTION_NAMES[direction]}" for method, direction in columns)
-        note = f"Mean over pairs of seeds; shared edges as a share of all in brackets (Jaccard). Seeds: {_seeds(lab)}."
-        found.append(Table(f"{TASK_NAMES[task]}: Hamming distance (Jaccard)", ["edges", *names], rows, note))
-    return found
+def _distances(lab: Lab, spreads: Spreads, task: str) -> Table:
+    """The distances themselves, and Jaccard."""
+    columns = {
+        f"{METHOD_NAMES[method]} {DIRECTION_NAMES[d]}": {
+            size: f"{one.mean(d):.3g} ({one.jaccard[d]:.2f})" for size, one in some.items()
+        }
+        for (of, method), some in spreads.items()
+        if of == task
+        for d in _COMPARED
+    }
+    note = f"Mean over pairs of seeds; shared edges as a share of all in brackets (Jaccard). Seeds: {_seeds(lab)}."
+    return by_size(f"{TASK_NAMES[task]}: Hamming distance (Jaccard)", columns, note)
 
 
 def _rulings(lab: Lab, spreads: Spreads) -> list[Ruling]:
     claimed, methods = Above(lab.preset.smallest), _methods(lab.preset)
-    rulings = []
+    rulings: list[Ruling] = []
     for method in methods:
-        sizes = {task: lab.judged_sizes(_NAME, task, [method]) for task in lab.preset.tasks}
-        rulings += [
-            rule(
+        sizes = lab.judged_sizes(_NAME, method)
+        rulings += rules(
+            METHOD_NAMES[method],
+            claimed,
+            (
                 "Circuits found by Ns+Dn vary less with the seed than those found by Ns.",
                 "mean distance of Ns less that of Ns+Dn, as a share of twice the size",
-                {TASK_NAMES[task]: by_seed(spreads[task, method], sizes[task]) for task in sizes},
-                claimed,
-                method=METHOD_NAMES[method],
-                primary=True,
+                {TASK_NAMES[task]: by_seed(spreads[task, method], some) for task, some in sizes.items()},
             ),
-            rule(
+            (
                 "The difference between Ns and Ns+Dn grows with the number of edges.",
                 "rank correlation of size and difference in edges",
                 {TASK_NAMES[task]: growth(spreads[task, method]) for task in sizes},
-                claimed,
-                method=METHOD_NAMES[method],
             ),
-        ]
+        )
     for method in [m for m in methods if m != "eap" and "eap" in methods]:
-        sizes = {task: lab.judged_sizes(_NAME, task, [method, "eap"]) for task in lab.preset.tasks}
-        both = {
-            task: [by_seed(spreads[task, one], some, "ns") for one in (method, "eap")] for task, some in sizes.items()
-        }
+        values = {}
+        for task, some in lab.judged_sizes(_NAME, method, "eap").items():
+            one, eap = (by_seed(spreads[task, name], some, "ns") for name in (method, "eap"))
+            values[TASK_NAMES[task]] = [a - b for a, b in zip(one, eap, strict=False)]
         rulings.append(
             rule(
                 f"{METHOD_NAMES[method]} is more random than EAP.",
                 "mean distance of its Ns circuits less that of EAP's, as a share of twice the size",
-                {TASK_NAMES[task]: [a - b for a, b in zip(*pair, strict=False)] for task, pair in both.items()},
+                values,
                 claimed,
                 method=f"{METHOD_NAMES[method]}, EAP",
             )

@@ -9,24 +9,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gatewise.engine import run_circuits
 from gatewise.methods.contract import SearchDirection
-from gatewise.paper.claims import Above, Between, Ruling, rule
+from gatewise.paper.claims import Above, Between, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group
-from gatewise.paper.experiments.words import mean_and_deviation, seeds_note
-from gatewise.paper.figures import BASELINE_COLOUR, LINES, panels, size_axis
-from gatewise.paper.names import DIRECTION_NAMES, METHOD_NAMES
-from gatewise.paper.presets import FORGET
+from gatewise.paper.figures import BASELINE_COLOUR, LINES, Figure, filled, size_axis
+from gatewise.paper.lab import Lab
+from gatewise.paper.presets import FORGET, Preset
 from gatewise.paper.published import UNLEARNING
 from gatewise.paper.unlearning_data import FILES, check_data, to_forget, to_keep
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gatewise.paper.lab import Lab
-    from gatewise.paper.presets import Preset
+from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES, mean_and_deviation, seeds_note
 
 _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")
 _GONE = 0.8  # of the way from the whole model to the corrupted run: then a behaviour counts as gone
@@ -126,29 +120,29 @@ def _table(lab: Lab, found: Seeds, reading: str) -> Table:
 
 def _rulings(lab: Lab, found: Seeds, method: str) -> list[Ruling]:
     alone, ours = (found[method, direction, FORGET] for direction in _DIRECTIONS)
-    forgotten = rule(
-        "Without the Ns+Dn circuit the model does less of what it is to forget than without the Ns circuit.",
-        "accuracy on what is to be forgotten without the Ns circuit less that without Ns+Dn, mean over sizes",
-        {"": [_mean(one) - _mean(other) for one, other in zip(alone, ours, strict=True)]},
-        Above(lab.preset.smallest),
-        method=METHOD_NAMES[method],
-        primary=True,
-        besides=f"With the whole model it is {ours[0]['top']['full']:.2f}.",
-    )
     kept = [found[method, "ns+dn", name] for name in to_keep(lab.preset)]
     losses = [
         largest_loss(one["top"], [others["top"] for others in elsewhere])
         for one, *elsewhere in zip(ours, *kept, strict=True)
     ]
-    pinpointed = rule(
-        "A complete circuit pinpoints what is to be forgotten: the rest stays (the paper names this as a potential).",
-        f"the largest loss of accuracy elsewhere, with the smallest Ns+Dn circuit whose removal takes {_GONE:.0%} of "
-        "the behaviour",
-        {"": losses},
-        Between(-math.inf, _KEPT),
-        method=METHOD_NAMES[method],
+    return rules(
+        METHOD_NAMES[method],
+        Above(lab.preset.smallest),
+        (
+            "Without the Ns+Dn circuit the model does less of what it is to forget than without the Ns circuit.",
+            "accuracy on what is to be forgotten without the Ns circuit less that without Ns+Dn, mean over sizes",
+            {"": [_mean(one) - _mean(other) for one, other in zip(alone, ours, strict=True)]},
+        ),
+        (
+            "A complete circuit pinpoints what is to be forgotten: the rest stays (the paper names this as a "
+            "potential).",
+            f"the largest loss of accuracy elsewhere, with the smallest Ns+Dn circuit whose removal takes {_GONE:.0%} "
+            "of the behaviour",
+            {"": losses},
+            Between(-math.inf, _KEPT),
+        ),
+        besides=f"With the whole model it is {ours[0]['top']['full']:.2f}.",
     )
-    return [forgotten, pinpointed]
 
 
 def _mean(one: Accuracies) -> float:
@@ -165,36 +159,32 @@ def largest_loss(forget: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -
 
 
 def _figure(lab: Lab, found: Seeds) -> Figure:
-    methods, sets = _methods(lab.preset), _sets(lab)
-    figure, axes = panels(1, len(methods), width=4.2, height=3.2, sharey=True)
-    for at, method in zip(axes[0], methods, strict=True):
+    from matplotlib.lines import Line2D
+
+    sets = dict(zip(_sets(lab).items(), _COLOURS, strict=False))
+
+    def fill(at: Any, _: str, method: str) -> None:
         sizes = lab.sizes(method, FORGET)
         for direction in _DIRECTIONS:
-            for colour, name in zip(_COLOURS, sets, strict=False):
+            for (name, _title), colour in sets.items():
                 seeds = [seed["top"]["without"] for seed in found[method, direction, name]]
                 means = [statistics.fmean(values) for values in zip(*seeds, strict=True)]
                 width = 2.2 if name == FORGET else 1.2
                 at.plot(sizes, means, color=colour, linestyle=LINES[direction], marker=".", linewidth=width)
         empty = found[method, "ns", FORGET][0]["top"]["empty"]
-        at.axhline(empty, color=BASELINE_COLOUR, linewidth=0.8, linestyle=":", label="corrupted run")
+        at.axhline(empty, color=BASELINE_COLOUR, linewidth=0.8, linestyle=":")
         size_axis(at, sizes)
         at.set_xlabel("edges removed")
+        at.set_ylim(-0.03, 1.03)
         at.set_title(METHOD_NAMES[method])
-    axes[0][0].set_ylim(-0.03, 1.03)
-    axes[0][0].set_ylabel("accuracy of G-C")
-    figure.legend(handles=_legend(list(sets.values())), loc="outside lower center", ncols=4)
+
+    figure = filled([""], _methods(lab.preset), fill, "accuracy of G-C", width=4.2, height=3.2, sharey=True)
+    looks: dict[str, dict[str, Any]] = {title: {"color": colour, "marker": "."} for (_, title), colour in sets.items()}
+    looks |= {DIRECTION_NAMES[d]: {"color": "#333333", "linestyle": LINES[d]} for d in _DIRECTIONS}
+    looks["to be forgotten, corrupted run"] = {"color": BASELINE_COLOUR, "linestyle": ":"}
+    handles = [Line2D([], [], label=label, **look) for label, look in looks.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure
-
-
-def _legend(names: Sequence[str]) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    lines = [
-        Line2D([], [], color=colour, marker=".", label=name) for colour, name in zip(_COLOURS, names, strict=False)
-    ]
-    styles: dict[str, Any] = dict(LINES)
-    lines += [Line2D([], [], color="#333333", linestyle=styles[d], label=DIRECTION_NAMES[d]) for d in _DIRECTIONS]
-    return [*lines, Line2D([], [], color=BASELINE_COLOUR, linestyle=":", label="to be forgotten, corrupted run")]
 
 
 EXPERIMENT = Experiment(

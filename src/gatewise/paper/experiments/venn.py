@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gatewise.gate_types import GATE_COLOURS
-from gatewise.paper.figures import legend_below, panels
-from gatewise.paper.names import METHOD_NAMES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gatewise.paper.figures import Figure, legend_below, panels
+from gatewise.paper.words import METHOD_NAMES
 
 Split = Sequence[int]  # edges of the Ns circuit, of the Dn circuit, of both
 

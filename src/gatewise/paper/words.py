@@ -1,4 +1,4 @@
-"""Numbers in words, for tables and their notes."""
+"""What things are called in tables and figures, and numbers in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from gatewise.paper.names import METHOD_NAMES
+from gatewise.methods.contract import SEARCH_DIRECTIONS
+from gatewise.methods.registry import methods
+
+DIRECTIONS = SEARCH_DIRECTIONS
+DIRECTION_NAMES = {"ns": "Ns", "dn": "Dn", "ns+dn": "Ns+Dn"}
+METHOD_NAMES = {name: method.title for name, method in methods().items()}
+TASK_NAMES = {"ioi": "IOI", "gt": "GT", "sa": "SA"}
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
