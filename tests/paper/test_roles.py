@@ -54,7 +54,7 @@ def test_similarity_is_a_correlation() -> None:
 def test_tiny_has_the_heads_it_was_trained_to_have() -> None:
     """Heads 0 of layers 2 and 3 look from the last word at the second name, those of 4 and 5 at the answer."""
     model = load_model("tiny")
-    roles = measure_roles(model, task("ioi", model, examples=8, test_examples=2).train).roles
+    roles = measure_roles(model, task("ioi", model, examples=8, test_examples=2).train)
     assert {head for head, role in roles.items() if role == "S-inhibition"} == {"a2.h0", "a3.h0"}
     assert {head for head, role in roles.items() if role == "name mover"} == {"a4.h0", "a5.h0"}
 
@@ -83,5 +83,5 @@ def test_a_previous_token_head_is_found() -> None:
     ioi_like = replace(pairs, right=pairs.clean[:, 1:2], wrong=pairs.clean[:, 2:3])
     found = measure_roles(model, ioi_like, Criteria(attention=0.9 * expected, random_tokens=4))
     assert expected > 0.3
-    assert found.roles["a0.h0"] == "previous token"
-    assert "a0.h1" not in found.roles
+    assert found["a0.h0"] == "previous token"
+    assert "a0.h1" not in found

@@ -23,8 +23,7 @@ only when name movers are knocked out: no criterion here finds them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -61,49 +60,34 @@ class Criteria:
     random_rows: int = 16
 
 
-@dataclass(frozen=True)
-class MeasuredRoles:
-    """What was measured, for every head of the graph, and the roles that follow."""
-
-    scores: Mapping[str, Mapping[str, float]]  # role -> head -> attention
-    effects: Mapping[str, Mapping[str, float]]  # role -> head -> share of the margin lost
-    roles: Roles
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def is_gpt2_small(model: Model) -> bool:
     """Whether the published roles can be this model's: GPT-2's architecture with 12 layers of 12 heads."""
     kind = getattr(getattr(model.hf, "config", None), "model_type", "")
     return kind == "gpt2" and (model.graph.n_layers, model.graph.n_heads) == GPT2_SMALL
 
 
-def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, *, seed: int = 0) -> MeasuredRoles:
-    """Assign roles to heads by the criteria above. `pairs`: of the task ioi."""
+def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, *, seed: int = 0) -> Roles:
+    """The roles of those heads that meet the criteria above. `pairs`: of the task ioi."""
     criteria = criteria or Criteria()
     heads = [node for stage in model.graph.stages if stage.kind == "attention" for node in stage.nodes]
-    scores = _attention_scores(model, pairs, criteria, seed)
-    by_head = {role: dict(zip(heads, values.tolist(), strict=True)) for role, values in scores.items()}
+    attending = {
+        role: [head for head, value in zip(heads, values.tolist(), strict=True) if value >= criteria.attention]
+        for role, values in _attention_scores(model, pairs, criteria, seed).items()
+    }
     margins = [pairs.margin(last_logits(model, pairs, side)).double().mean() for side in ("clean", "corrupted")]
     lost = float(margins[0] - margins[1])
     share = 1 / lost if lost > 0 else 0.0  # a model that cannot do the task has no effects to speak of
-    direct = -edge_effects(model, pairs, [f"{head}->logits" for head in heads]).margin * share
-    effects = {"name mover": dict(zip(heads, direct.tolist(), strict=True))}
-    effects["negative name mover"] = {head: -effect for head, effect in effects["name mover"].items()}
-    found: dict[str, list[str]] = {
-        role: [
-            h for h in heads if by_head["name mover"][h] >= criteria.attention and effects[role][h] >= criteria.effect
-        ]
-        for role in ("name mover", "negative name mover")
+    effects = -edge_effects(model, pairs, [f"{head}->logits" for head in heads]).margin * share
+    direct = dict(zip(heads, effects.tolist(), strict=True))
+    indirect = _indirect_effects(model, pairs, attending["S-inhibition"], share)
+    found = {
+        **attending,
+        "name mover": [head for head in attending["name mover"] if direct[head] >= criteria.effect],
+        "negative name mover": [head for head in attending["name mover"] if -direct[head] >= criteria.effect],
+        "S-inhibition": [head for head, effect in indirect.items() if effect >= criteria.effect],
     }
-    candidates = [head for head in heads if by_head["S-inhibition"][head] >= criteria.attention]
-    effects["S-inhibition"] = _indirect_effects(model, pairs, candidates, share)
-    found["S-inhibition"] = [h for h in candidates if effects["S-inhibition"][h] >= criteria.effect]
-    for role in ("induction", "duplicate token", "previous token"):
-        found[role] = [head for head in heads if by_head[role][head] >= criteria.attention]
     roles = {head: role for role in reversed(_PRIORITY) for head in found[role]}
-    return MeasuredRoles(by_head, effects, {head: roles[head] for head in heads if head in roles})
+    return {head: roles[head] for head in heads if head in roles}
 
 
 def attention_similarity(model: Model, pairs: Pairs) -> Tensor:

@@ -61,7 +61,7 @@ def heads(lab: Lab, key: TaskKey) -> dict[str, Any]:
     """The functions of all heads that have one, and how alike any two heads attend."""
     pairs = lab.held_out(key.task)
     return {
-        "roles": dict(measure_roles(lab.model, pairs).roles),
+        "roles": dict(measure_roles(lab.model, pairs)),
         "alike": attention_similarity(lab.model, pairs).tolist(),
     }
 
