@@ -71,11 +71,18 @@ def smollm2() -> tuple[Model, Pairs]:
     )
 
 
+def gemma3() -> tuple[Model, Pairs]:
+    """Gemma-3-270M, whose norms couple the heads of a layer, and 8 IOI pairs."""
+    model = gw.load_model("gemma3-270m")
+    return model, gw.task("ioi", model, examples=8, test_examples=1, seed=0).train
+
+
 CASES = {
     "2 layers, 1 %": Case(lambda: gpt2_width(2), 0.15, 6, peer="2 layers, 1 %", times_fewer=100, long=False),
     "2 layers, 5 %": Case(lambda: gpt2_width(2), 0.06, 30, peer="2 layers, 5 %", times_fewer=100, long=False),
     "12 layers, 0.4 %": Case(lambda: gpt2_width(12), 0.01, 140, peer="12 layers", times_fewer=300),
     "smollm2-135m, tau 0.01": Case(smollm2, 0.01, 105, most_f=400),
+    "gemma3-270m, tau 0.01": Case(gemma3, 0.01, 100),
     "smollm2-135m, 500 edges": Case(smollm2, 1e-3, 500, most_f=4000),
 }
 

@@ -1,4 +1,4 @@
-"""SmolLM2-135M with its real weights: the engines against transformers and against the reference twin."""
+"""Real weights: the engines against transformers and against the reference twin."""
 
 from __future__ import annotations
 
@@ -38,11 +38,15 @@ def test_a_circuit_is_what_the_reference_says(smollm2: Model, pairs: gw.Pairs) -
 
 
 @pytest.mark.slow
-def test_acdc_ends_at_the_references_divergence(smollm2: Model, pairs: gw.Pairs) -> None:
+@pytest.mark.parametrize(("name", "examples", "tau"), [("smollm2-135m", 4, 0.03), ("gemma3-270m", 8, 0.01)])
+def test_acdc_ends_at_the_references_divergence(name: str, examples: int, tau: float) -> None:
     """On real weights the running KL equals the reference's to 1e-5 at the end."""
-    circuit = gw.discover(smollm2, pairs, "acdc", threshold=0.03)
+    model = gw.load_model(name)
+    pairs = gw.task("ioi", model, examples=examples, test_examples=1, seed=0).train
+    circuit = gw.discover(model, pairs, "acdc", threshold=tau)
+    assert 10 < len(circuit) < model.graph.n_edges / 10
     (running,) = circuit.provenance["notes"]["divergence"]
-    full, found = (reference_logits(smollm2, pairs, c) for c in (smollm2.graph.full(), circuit))
+    full, found = (reference_logits(model, pairs, c) for c in (model.graph.full(), circuit))
     log_p, log_q = full.double().log_softmax(-1), found.double().log_softmax(-1)
     assert running == pytest.approx(float((log_p.exp() * (log_p - log_q)).sum(-1).mean()), abs=1e-5)
 

@@ -66,6 +66,13 @@ CASES = [
     ("smollm3", "dn", 0.05, "sum", 14),
     ("gpt-neo", "ns", 0.02, "sum", 15),
     ("opt", "dn", 0.02, "sum", 16),
+    ("gemma2", "dn", 0.02, "sum", 17),
+    ("gemma3", "ns", 0.05, "sum", 18),
+    ("qwen3", "dn", 0.05, "sum", 19),
+    ("phi3", "ns", 0.05, "sum", 20),
+    ("smollm3", "ns", 0.05, "sum", 21),
+    ("gpt-neo", "dn", 0.02, "sum", 22),
+    ("opt", "ns", 0.02, "sum", 23),
 ]
 
 

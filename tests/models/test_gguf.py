@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, get_tensor_name_map, quants
+from gguf import (
+    GGML_QUANT_SIZES,
+    MODEL_ARCH,
+    GGMLQuantizationType,
+    GGUFReader,
+    GGUFWriter,
+    get_tensor_name_map,
+    quants,
+)
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -224,6 +232,71 @@ def test_quantised_weights_are_near_the_original(kind: str, tmp_path: Path) -> N
     step = {"Q4_0": 1 / 7, "Q4_1": 1 / 15, "Q5_0": 1 / 15, "Q5_1": 1 / 31, "Q8_0": 1 / 127}.get(kind, 1 / 128)
     for name, weight in hf.state_dict().items():
         assert (loaded[name] - weight).abs().max() <= step * weight.abs().max() * 2, name
+
+
+PLACES_OF_SCALES = {  # bytes of a block at which numbers in float16 begin
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "TQ1_0": (52,), "TQ2_0": (64,),
+    **dict.fromkeys(("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS"), (0,)),
+}  # fmt: skip
+
+
+def random_blocks(kind: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Blocks of one quantisation, with scales of 1/32; the gguf package reads these kinds, and does not write them."""
+    size, length = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    blocks = generator.integers(0, 256, (*shape[:-1], shape[-1] // size, length), dtype=np.uint8)
+    for place in PLACES_OF_SCALES[kind]:
+        blocks[..., place : place + 2] = np.array([1 / 32], dtype=np.float16).view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def q4_k(block: np.ndarray) -> list[float]:
+    """The 256 numbers of a block of Q4_K, one by one: d * scale * nibble - dmin * minimum, by llama.cpp's layout."""
+    d, dmin = (float(x) for x in block[:4].view(np.float16))
+    packed, nibbles, found = [int(x) for x in block[4:16]], block[16:], []
+    for part in range(8):
+        if part < 4:
+            scale, minimum = packed[part] & 63, packed[part + 4] & 63
+        else:
+            scale = (packed[part + 4] & 15) | (packed[part - 4] >> 6) << 4
+            minimum = (packed[part + 4] >> 4) | (packed[part] >> 6) << 4
+        half = nibbles[part // 2 * 32 : part // 2 * 32 + 32]
+        found += [d * scale * (int(x) >> 4 if part % 2 else int(x) & 15) - dmin * minimum for x in half]
+    return found
+
+
+@pytest.mark.parametrize("kind", PLACES_OF_SCALES)
+def test_quantisations_in_blocks_of_256(kind: str, tmp_path: Path) -> None:
+    """K and IQ quantisations, which most files of users have: every weight at its place."""
+    torch.manual_seed(0)
+    sizes = {**_GROUPED, **_PIECES, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
+    hf, generator, path = LlamaForCausalLM(LlamaConfig(**sizes)), np.random.default_rng(0), tmp_path / "model.gguf"
+
+    def quantise(weight: np.ndarray, _kind: object) -> np.ndarray:
+        return random_blocks(kind, weight.shape, generator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quants, "quantize", quantise)
+        write(path, "llama", hf, GGMLQuantizationType[kind])
+    expected = {
+        tensor.name.removesuffix(".weight"): torch.tensor(quants.dequantize(tensor.data, tensor.tensor_type))
+        for tensor in GGUFReader(path).tensors
+    }
+    loaded = load_model(path).hf.model
+    block = loaded.layers[0]
+    found = {
+        "token_embd": loaded.embed_tokens,
+        "blk.0.ffn_up": block.mlp.up_proj,
+        "blk.0.attn_v": block.self_attn.v_proj,
+    }
+    for name, module in found.items():
+        assert torch.equal(module.weight, expected[name]), name
+        assert bool(module.weight.isfinite().all())
+        assert float(module.weight.std()) > 0
+    rows = torch.from_numpy(_interleaved(np.arange(256), HEADS))
+    assert torch.equal(block.self_attn.q_proj.weight[rows], expected["blk.0.attn_q"])
+    if kind == "Q4_K":
+        raw = next(tensor.data for tensor in GGUFReader(path).tensors if tensor.name == "token_embd.weight")
+        assert loaded.embed_tokens.weight[0].tolist() == pytest.approx(q4_k(np.array(raw[0])), abs=1e-6)
 
 
 def test_byte_level_tokenizer(tmp_path: Path) -> None:

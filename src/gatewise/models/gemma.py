@@ -9,32 +9,31 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from gatewise.errors import GatewiseError
-from gatewise.models.parts import Attention, Norm, Pointwise, mlp
-from gatewise.models.transformer import Parts, activation, head_columns, head_rows
+from gatewise.models.llama import embedding, gated_mlp, grouped_attention
+from gatewise.models.parts import Attention, Norm, Pointwise
+from gatewise.models.transformer import Parts
 
 
 def gemma_parts(hf: Any) -> Parts:
     config, body = hf.config, hf.model
-    if config.attention_bias:
-        raise GatewiseError(
-            "Gemma with attention_bias adds a bias to its heads before their norm, which belongs to no head; load a "
-            "model without it."
-        )
-
-    def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
-        out: Tensor = body.embed_tokens(tokens)
-        return out
-
+    check_no_bias(config, "Gemma")
     rotary = _rotary_by_layer_type(body, config)
     layers = [
         (_attention(layer, config, rotary[kind]), _mlp(layer))
         for layer, kind in zip(body.layers, config.layer_types, strict=True)
     ]
     cap = config.final_logit_softcapping
-    return Parts(embed, layers, gemma_norm(body.norm), config.hidden_size, softcap=cap, needs_bos=True)
+    return Parts(embedding(body), layers, gemma_norm(body.norm), config.hidden_size, softcap=cap, needs_bos=True)
+
+
+def check_no_bias(config: Any, family: str) -> None:
+    """Refuse a bias of the attention's output before a norm over the sum of its heads."""
+    if config.attention_bias:
+        raise GatewiseError(
+            f"{family} with attention_bias adds a bias to its heads before their norm, which belongs to no head; load "
+            f"a model without it."
+        )
 
 
 def gemma_norm(module: Any) -> Norm:
@@ -51,16 +50,11 @@ def _rotary_by_layer_type(body: Any, config: Any) -> dict[str, Any]:
 
 def _attention(layer: Any, config: Any, rotary: Any) -> Attention:
     attention = layer.self_attn
-    heads, groups = config.num_attention_heads, config.num_key_value_heads
     has_head_norms = hasattr(attention, "q_norm")  # Gemma 3
-    return Attention(
+    return grouped_attention(
+        attention,
+        config,
         norm=gemma_norm(layer.input_layernorm),
-        q=head_rows(attention.q_proj, heads),
-        k=head_rows(attention.k_proj, groups),
-        v=head_rows(attention.v_proj, groups),
-        out=head_columns(attention.o_proj.weight, heads),
-        bias=None,
-        scale=attention.scaling,
         rotary=rotary,
         q_norm=gemma_norm(attention.q_norm) if has_head_norms else None,
         k_norm=gemma_norm(attention.k_norm) if has_head_norms else None,
@@ -72,10 +66,4 @@ def _attention(layer: Any, config: Any, rotary: Any) -> Attention:
 
 def _mlp(layer: Any) -> Pointwise:
     before, after = gemma_norm(layer.pre_feedforward_layernorm), gemma_norm(layer.post_feedforward_layernorm)
-    module, act = layer.mlp, activation(layer.mlp.act_fn)
-
-    def function(x: Tensor) -> Tensor:
-        y = before(x)
-        return after(module.down_proj(act(module.gate_proj(y)) * module.up_proj(y)))
-
-    return mlp(function)
+    return gated_mlp(layer.mlp, before, after)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from gatewise.models.layout import Rotary
-from gatewise.models.parts import Attention, Pointwise, mlp
-from gatewise.models.transformer import Parts, activation, head_columns, rms_norm, row_projection
+from gatewise.models.llama import embedding, gated_mlp
+from gatewise.models.parts import Attention
+from gatewise.models.transformer import Parts, head_columns, rms_norm, row_projection
 
 
 def phi3_parts(hf: Any) -> Parts:
-    config, body = hf.config, hf.model
-
-    def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
-        out: Tensor = body.embed_tokens(tokens)
-        return out
-
-    layers = [(_attention(layer, config, body.rotary_emb), _mlp(layer)) for layer in body.layers]
-    return Parts(embed, layers, rms_norm(body.norm), config.hidden_size)
+    body = hf.model
+    layers = [
+        (_attention(layer, hf.config, body.rotary_emb), gated_mlp(layer.mlp, rms_norm(layer.post_attention_layernorm)))
+        for layer in body.layers
+    ]
+    return Parts(embedding(body), layers, rms_norm(body.norm), hf.config.hidden_size)
 
 
 def _attention(layer: Any, config: Any, rotary: Rotary) -> Attention:
@@ -38,14 +34,3 @@ def _attention(layer: Any, config: Any, rotary: Rotary) -> Attention:
         rotary=rotary,
         sliding=config.sliding_window,
     )
-
-
-def _mlp(layer: Any) -> Pointwise:
-    norm, module = rms_norm(layer.post_attention_layernorm), layer.mlp
-    act = activation(module.activation_fn)
-
-    def function(x: Tensor) -> Tensor:
-        gate, up = module.gate_up_proj(norm(x)).chunk(2, dim=-1)
-        return F.linear(act(gate) * up, module.down_proj.weight)
-
-    return mlp(function)
