@@ -12,13 +12,14 @@ import typer
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.cli import main as cli
-from gatewise.cli.options import Machine
+from gatewise.cli.options import Machine, Workers
 from gatewise.errors import GatewiseError
 from gatewise.plan import ACCELERATORS, forecast
 
 COMMAND: Any = typer.main.get_command(cli.app)
 OPTIONS = {"--device", "--dtype", "--bos", "--first-token", "--memory"}
 WITH_MODEL = ["run", "discover", "gates", "evaluate", "interaction", "plan", "sweep"]
+SHARED = {"run", "discover", "gates", "evaluate", "sweep"}
 WITH_MODEL += ["tasks show", "tasks check", "tasks measure"]
 
 
@@ -33,7 +34,7 @@ def test_every_command_with_a_model_has_them_in_one_group(words: str) -> None:
         if getattr(parameter, "rich_help_panel", None) == "Model and machine"
         for name in parameter.opts
     }
-    assert group >= OPTIONS
+    assert group >= OPTIONS | ({"--workers", "--ray"} if words in SHARED else set())
     assert not OPTIONS & {name for one in command.params if one.rich_help_panel is None for name in one.opts}
 
 
@@ -44,7 +45,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return stop.value.code if isinstance(stop.value.code, int) else 0
 
 
-def test_dtype_and_bos_reach_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_options_reach_the_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     asked = ["discover", "tiny", "--edges", 5, "-n", 2, "--out", tmp_path]
     assert run(monkeypatch, *asked, "--dtype", "float64", "--no-bos", "--device", "cpu", "--memory", "1GB") == 0
     record = Circuit.load(tmp_path / "eap-ns-5.json").provenance
@@ -52,6 +55,8 @@ def test_dtype_and_bos_reach_the_search(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert run(monkeypatch, *asked) == 0
     record = Circuit.load(tmp_path / "eap-ns-5.json").provenance
     assert (record["dtype"], record["bos"]) == ("float32", True)
+    assert run(monkeypatch, *asked, "--workers", 0) == 2
+    assert "workers is a number of processes" in capsys.readouterr().err
 
 
 def test_answers_of_several_tokens(
@@ -118,7 +123,8 @@ def test_planted_models_read_no_text(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_words() -> None:
-    assert Machine().words == []
+    assert Machine().words == Workers().words == []
+    assert Workers(workers=2).words == ["--workers", "2"]
     chosen = Machine(device="cuda", bos=False, first_token=True, memory="1GB")
     assert chosen.words == ["--device", "cuda", "--no-bos", "--first-token", "--memory", "1GB"]
 

@@ -34,9 +34,19 @@ class Bar:
         self._progress.update(self._task, description=text)  # type: ignore[arg-type]
 
 
+_hidden = False
+
+
+def hide_bars() -> None:
+    """Show none in this process: it is one of several that share a screen."""
+    global _hidden
+    _hidden = True
+
+
 @contextmanager
 def progress_bar(description: str, total: float | None, *, show: bool | None = None) -> Iterator[Bar]:
     """Show a bar while the block runs, or lines if nobody watches standard error; with show=False, nothing."""
+    show = False if show is None and _hidden else show
     watched = sys.stderr.isatty() if show is None else show
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not watched) as progress:

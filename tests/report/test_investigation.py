@@ -43,6 +43,16 @@ def test_measures_are_those_of_evaluate(found: Investigation) -> None:
     assert found.curves["ns"][0].random_circuit is None
 
 
+def test_edges_that_cannot_be_changed_singly_are_not_tested() -> None:
+    """OLMo 2: the rest of the report is there, and says what is not."""
+    model, pairs = small_model("olmo2"), random_pairs()
+    found = investigate(model, Task("random", pairs, pairs, seed=0, bos=False), edges=40)
+    assert (found.tables, found.agreement.edges, found.calibration) == ((), 0, None)
+    said = {remark.title: remark.text for remark in trust(found)}
+    assert "Truth tables and exact effects are left out" in said["Labels not tested"]
+    assert report_data(found)["facts"]
+
+
 def test_tables_of_the_strongest_gates(found: Investigation) -> None:
     assert found.agreement.to_json() == label_agreement(found.gates, labels_by_test(found.tables)).to_json()
     chosen = strongest_gates(found.gates, 2, 3)

@@ -1,4 +1,4 @@
-"""Sweeps on a real Ray cluster of several worker processes, some of which are killed while they work."""
+"""Sweeps and searches on a real Ray cluster of several workers, some of which are killed while they work."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
+from gatewise import discover, load_model, task
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
 from gatewise.store.care import list_entries
@@ -49,9 +51,15 @@ def cluster(workers: int) -> Iterator[str]:
         made.shutdown()
 
 
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[str]:
+    with cluster(2) as address:
+        yield address
+
+
 @contextmanager
-def killer(kills: int, cells: int, store: Path) -> Iterator[list[int]]:
-    """Kill so many of our cluster's workers in the middle of a cell, spread over the sweep."""
+def killer(kills: int, parts: int, done_parts: Callable[[], int]) -> Iterator[list[int]]:
+    """Kill so many of our cluster's workers in the middle of their work, spread over all of it."""
     killed: list[int] = []
     done = threading.Event()
 
@@ -67,8 +75,7 @@ def killer(kills: int, cells: int, store: Path) -> Iterator[list[int]]:
 
     def kill() -> None:
         while not done.is_set() and len(killed) < kills:
-            stored = sum(1 for _ in store.glob("*/*.safetensors"))  # two of each cell: its search, and itself
-            for child in busy()[-1:] if stored >= 2 * len(killed) * cells // kills else ():
+            for child in busy()[-1:] if done_parts() >= len(killed) * parts // kills else ():
                 os.kill(child.pid, signal.SIGKILL)
                 killed.append(child.pid)
             time.sleep(0.05)
@@ -82,11 +89,15 @@ def killer(kills: int, cells: int, store: Path) -> Iterator[list[int]]:
         thread.join()
 
 
-def compare(grid: dict[str, Any], folder: Path, workers: int, kills: int) -> None:
+def compare(grid: dict[str, Any], folder: Path, address: str, kills: int) -> None:
     asked = grid_from(grid)
     serial = run_sweep(asked, folder / "serial")
     assert serial.complete
-    with cluster(workers) as address, killer(kills, len(asked), folder / "ray" / "store") as killed:
+
+    def stored() -> int:
+        return len(list((folder / "ray" / "store").glob("*/*.safetensors"))) // 2  # of each cell its search, and itself
+
+    with killer(kills, len(asked), stored) as killed:
         report = run_sweep(asked, folder / "ray", ray=address, retries=kills)
     assert len(set(killed)) == kills
     assert report.failures == ()
@@ -99,14 +110,26 @@ def compare(grid: dict[str, Any], folder: Path, workers: int, kills: int) -> Non
     assert [path for path in (folder / "ray").rglob("*") if path.suffix in (".part", ".checkpoint")] == []
 
 
-def test_a_sweep_on_ray_whose_workers_die_equals_the_serial_one(tmp_path: Path) -> None:
-    compare({**GRID, "methods": ["eap"]}, tmp_path, workers=2, kills=1)
+def test_a_sweep_on_ray_whose_workers_die_equals_the_serial_one(two_workers: str, tmp_path: Path) -> None:
+    compare({**GRID, "methods": ["eap"]}, tmp_path, two_workers, kills=1)
+
+
+def test_one_search_by_two_workers_of_which_one_dies(two_workers: str) -> None:
+    model = load_model("tiny")
+    pairs = task("ioi", model, examples=200, test_examples=1).train
+    one = discover(model, pairs, edges=50, memory="20MB")
+    with killer(1, 1, lambda: 0) as killed:
+        two = discover(model, pairs, edges=50, memory="20MB", ray=two_workers)
+    assert len(killed) == 1
+    assert two == one
+    assert torch.equal(two.scores, one.scores)
 
 
 @pytest.mark.slow
 def test_200_cells(tmp_path: Path) -> None:
     grid = {**GRID, "methods": ["eap"], "sizes": [20, 40, 60, 80], "seeds": list(range(25))}
-    compare(grid, tmp_path, workers=4, kills=12)
+    with cluster(4) as address:
+        compare(grid, tmp_path, address, kills=12)
 
 
 @pytest.fixture

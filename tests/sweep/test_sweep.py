@@ -159,14 +159,14 @@ def test_command(serial: Path, tmp_path: Path) -> None:
 def test_workers_and_ray_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match="not both"):
         run_sweep(grid(), tmp_path, workers=2, ray="auto")
-    with pytest.raises(GatewiseError, match="workers of at least 1"):
+    with pytest.raises(GatewiseError, match="workers is a number of processes, at least 1"):
         run_sweep(grid(), tmp_path, workers=0)
 
 
 _PARENT = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from gatewise.sweep.pools import _end_with_parent
+from gatewise.workers import _end_with_parent
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:

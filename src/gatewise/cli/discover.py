@@ -21,6 +21,7 @@ from gatewise.cli.options import (
     SettingsOption,
     StoreOption,
     TaskOption,
+    Workers,
     load_task,
     make_folder,
     open_store,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @options_apart
 def discover_command(
     machine: Machine,
+    team: Workers,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the circuit files; made if it is not there.")],
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
@@ -84,6 +86,7 @@ def discover_command(
     directions = cast("list[SearchDirection]", direction.split(","))  # checked by discover
     asked: dict[str, Any] = {"edges": sizes, "select": select} if threshold is None else {"threshold": threshold}
     asked |= {"seed": seed, "ablation": ablation, "metric": metric, "memory": machine.memory, "store": kept}
+    asked |= {"workers": team.workers, "ray": team.ray}
     with warnings_as_lines():
         by_direction = discover(loaded, made.train, method, direction=directions, **asked, **parameters)
     found = [one for some in by_direction.values() for one in (some if isinstance(some, list) else [some])]

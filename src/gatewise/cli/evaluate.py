@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -20,6 +20,7 @@ from gatewise.cli.options import (
     ModelOption,
     SeedOption,
     TaskOption,
+    Workers,
     load_task,
     options_apart,
     print_remark,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @options_apart
 def evaluate_command(
     machine: Machine,
+    team: Workers,
     circuits: Annotated[list[Path], typer.Argument(help="Circuit files: gatewise, EAP-IG, MIB or Edge-Pruning.")],
     model: ModelOption = DEFAULT_MODEL,
     task: TaskOption = "ioi",
@@ -62,7 +64,8 @@ def evaluate_command(
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     found = [Circuit.load(path, loaded.graph) for path in circuits]
     names = [path.stem for path in circuits]
-    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, memory=machine.memory)
+    asked: dict[str, Any] = {"memory": machine.memory, "workers": team.workers, "ray": team.ray}
+    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, **asked)
     areas = {"cpr": result.cpr, "cmd": result.cmd} if len({one.edges for one in result}) > 1 else {}
     if as_json:
         single = [{"per_example": one.per_example} if per_example else {} for one in result]

@@ -24,6 +24,7 @@ from gatewise.cli.options import (
     SettingsOption,
     StoreOption,
     TaskOption,
+    Workers,
     load_task,
     open_store,
     options_apart,
@@ -49,6 +50,7 @@ _SEARCHED = 16  # pairs on which gates to test are looked for: partners cost the
 @options_apart
 def gates_command(
     machine: Machine,
+    team: Workers,
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     method: MethodOption = "eap",
@@ -118,6 +120,8 @@ def gates_command(
             seed=seed,
             memory=machine.memory,
             store=kept,
+            workers=team.workers,
+            ray=team.ray,
             **parameters,
         )
     if out is not None:

@@ -64,18 +64,8 @@ def _machine(*names: str, help: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """How a model is loaded and read, and what the work may take; `options_apart` makes options of the fields."""
-
-    device: Annotated[str | None, _machine("--device", help="Where to compute: cpu, cuda, cuda:1, mps [cpu].")] = None
-    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16 or float64 [float32].")] = None
-    bos: Annotated[bool | None, _machine("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")] = (
-        None
-    )
-    first_token: Annotated[
-        bool, _machine("--first-token", help="Allow answers of several tokens in files; compare their first tokens.")
-    ] = False
-    memory: Annotated[str | None, _machine("--memory", help="Budget for activations, such as 8GB [4GB].")] = None
+class Options:
+    """A group of options that several commands have: its fields, of which `options_apart` makes options."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -89,8 +79,33 @@ class Machine:
         found = []
         for name, value in self.given.items():
             found.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}")
-            found += [] if isinstance(value, bool) else [value]
+            found += [] if isinstance(value, bool) else [str(value)]
         return found
+
+
+@dataclass(frozen=True)
+class Machine(Options):
+    """How a model is loaded and read, and what the work may take."""
+
+    device: Annotated[str | None, _machine("--device", help="Where to compute: cpu, cuda, cuda:1, mps [cpu].")] = None
+    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16 or float64 [float32].")] = None
+    bos: Annotated[bool | None, _machine("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")] = (
+        None
+    )
+    first_token: Annotated[
+        bool, _machine("--first-token", help="Allow answers of several tokens in files; compare their first tokens.")
+    ] = False
+    memory: Annotated[str | None, _machine("--memory", help="Budget for activations, such as 8GB [4GB].")] = None
+
+
+@dataclass(frozen=True)
+class Workers(Options):
+    """Who shares the work."""
+
+    workers: Annotated[
+        int | None, _machine("--workers", help="Processes that share the work, one thread each [this one].")
+    ] = None
+    ray: Annotated[str | None, _machine("--ray", help="Or a Ray cluster: auto, or its address.")] = None
 
 
 def options_apart(command: Callable[..., None]) -> Callable[..., None]:

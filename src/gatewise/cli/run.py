@@ -24,6 +24,7 @@ from gatewise.cli.options import (
     SeedOption,
     SettingsOption,
     TaskOption,
+    Workers,
     load_task,
     make_folder,
     open_store,
@@ -47,6 +48,7 @@ _GATES_SHOWN = 4
 @options_apart
 def run_command(
     machine: Machine,
+    team: Workers,
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     method: MethodOption = "eap",
@@ -80,7 +82,7 @@ def run_command(
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
     given = {
         "model": model, "task": task, "method": method, "edges": edges, "sizes": sizes, "all_gates": all_gates,
-        "examples": examples, "random": random, "seed": seed, "settings": settings, "machine": machine,
+        "examples": examples, "random": random, "seed": seed, "settings": settings, "groups": (machine, team),
         "export": export,
     }  # fmt: skip
 
@@ -105,6 +107,8 @@ def run_command(
             seed=seed,
             memory=machine.memory,
             store=kept,
+            workers=team.workers,
+            ray=team.ray,
             **parameters,
         )
     files = found.save(folder, command, export=export)
@@ -122,7 +126,7 @@ def _command(given: Mapping[str, Any], out: Path | None) -> str:
     words += ["--all"] if given["all_gates"] else []
     words += ["--export"] if given["export"] else []
     words += [word for setting in given["settings"] or [] for word in ("--set", setting)]
-    words += given["machine"].words
+    words += [word for group in given["groups"] for word in group.words]
     words += ["--out", str(out)] if out is not None else []
     return shlex.join(words)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gatewise.cli.options import JsonOption, Machine, options_apart, warnings_as_lines
+from gatewise.cli.options import JsonOption, Machine, Workers, options_apart, warnings_as_lines
 
 EXIT_INCOMPLETE = 1
 
@@ -18,11 +18,10 @@ EXIT_INCOMPLETE = 1
 @options_apart
 def sweep_command(
     machine: Machine,
+    team: Workers,
     grid: Annotated[Path, typer.Argument(help="TOML file: models, tasks, methods, directions, sizes, seeds.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the table; made if it is not there.")],
     store: Annotated[str | None, typer.Option(help="Folder or URL that keeps results [OUT/store].")] = None,
-    workers: Annotated[int, typer.Option(help="Processes of this machine.")] = 1,
-    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = None,
     retries: Annotated[int, typer.Option(help="Further tries of a cell whose process dies.")] = 2,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what is missing, and how long it takes.")
@@ -46,7 +45,7 @@ def sweep_command(
     asked = replace(read_grid(grid), **machine.given)
     with warnings_as_lines():
         report = run_sweep(
-            asked, out, store=store, workers=workers, ray=ray, retries=retries, dry_run=dry_run,
+            asked, out, store=store, workers=team.workers or 1, ray=team.ray, retries=retries, dry_run=dry_run,
             tell=lambda text: print(text, file=sys.stderr),
         )  # fmt: skip
     for cell, problem in report.failures[:20]:

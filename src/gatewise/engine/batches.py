@@ -6,11 +6,10 @@ The split depends on the budget and on the sizes alone, never on what happens to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 import psutil
 import torch
-from torch import Tensor
 
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
@@ -90,20 +89,3 @@ def batches(
     size = max(1, min(len(pairs), allowed // one, most))
     for start in range(0, len(pairs), size):
         yield start, pairs[start : start + size]
-
-
-def check_shard(shard: tuple[int, int]) -> None:
-    """Refuse a share of the examples that does not exist."""
-    index, count = shard
-    if not 0 <= index < count:
-        raise GatewiseError(f"the shard {shard} was asked for; expected (i, n) with i from 0 to n - 1.")
-
-
-def joined_parts(shards: Iterable[Mapping[int, Tensor]]) -> dict[int, Tensor]:
-    """The numbered parts of all shards together."""
-    found: dict[int, Tensor] = {}
-    for shard in shards:
-        if twice := sorted(set(shard) & set(found)):
-            raise GatewiseError(f"the parts {twice[:8]} were given twice; join each shard once.")
-        found.update(shard)
-    return found

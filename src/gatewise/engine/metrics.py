@@ -72,7 +72,13 @@ def _logit_difference(logits: Tensor, pairs: Pairs) -> Tensor:
 
 
 KL = Metric("kl", None)
-MARGIN = Metric("margin", lambda logits, pairs: pairs.margin(logits))
+
+
+def _margin(logits: Tensor, pairs: Pairs) -> Tensor:
+    return pairs.margin(logits)
+
+
+MARGIN = Metric("margin", _margin)
 LOGIT_DIFFERENCE = Metric("logit difference", _logit_difference)
 _NAMED = {metric.name: metric for metric in (MARGIN, KL, LOGIT_DIFFERENCE)}
 
@@ -123,7 +129,7 @@ def residual_values(model: Model, pairs: Pairs, metric: Metric = MARGIN) -> Call
 
     Only the answers are unembedded where that is enough: for margins of logits.
     """
-    of_logits = metric is LOGIT_DIFFERENCE or (metric is MARGIN and pairs.margin_kind != "probability")
+    of_logits = metric == LOGIT_DIFFERENCE or (metric == MARGIN and pairs.margin_kind != "probability")
     if not of_logits:
         return lambda residual: metric.value(model.unembed(residual), pairs).double()
     words = torch.unique(torch.cat([pairs.right.flatten(), pairs.wrong.flatten()]))

@@ -7,7 +7,7 @@ edges carry (the ablation) and what is measured (the metric) belong to it, since
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -37,6 +37,7 @@ from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
+from gatewise.workers import Team, team_of
 
 Memory: TypeAlias = "int | str | None"
 AnyMetric: TypeAlias = "str | Metric | MetricFunction | None"
@@ -108,6 +109,10 @@ class Setting:
             )
         return model
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For workers: what it is about, without the runs."""
+        return partial(Setting, **self._choices), (self.model, self.pairs)
+
     @property
     def graph(self) -> Graph:
         return self.model.graph
@@ -122,8 +127,11 @@ class Setting:
 
     def with_pairs(self, pairs: Pairs) -> Setting:
         """The same on other pairs."""
-        choices: dict[str, Any] = {"ablation": self.ablation, "metric": self.metric, "seed": self.seed}
-        return Setting(self.model, pairs, **choices, memory=self.memory)
+        return Setting(self.model, pairs, **self._choices)
+
+    @property
+    def _choices(self) -> dict[str, Any]:
+        return {"ablation": self.ablation, "metric": self.metric, "seed": self.seed, "memory": self.memory}
 
     @property
     def value(self) -> Metric:
@@ -206,3 +214,14 @@ class Setting:
     def __repr__(self) -> str:
         metric = "" if self.metric is None else f", measured by {self.metric.name}"
         return f"<Setting: {self.model.name} on {len(self)} pairs of {self.pairs.name}, {self.ablation}{metric}>"
+
+
+def team_for(model: Model, workers: int | None, ray: str | None) -> Team | None:
+    """The team that was asked for; None: the work is done in this process. Workers have no other device than a CPU."""
+    team = team_of(workers, ray)
+    if team is not None and model.device.type != "cpu":
+        raise GatewiseError(
+            f"workers compute on the CPU, and {model.name} is on {model.device}; leave out workers and ray, or load it "
+            f"with device='cpu'."
+        )
+    return team

@@ -8,17 +8,17 @@ nothing of the task is left.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.batches import check_shard, joined_parts
 from gatewise.engine.runs import Ablation
-from gatewise.engine.setting import AnyMetric, Memory, Setting
+from gatewise.engine.setting import AnyMetric, Memory, Setting, team_for
 from gatewise.engine.sparse import SparseEngine
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.abilities import Ability
@@ -28,7 +28,9 @@ from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, kl_divergence, log_probabilities
 from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
+from gatewise.workers import Team, threads
 
+_FEWEST_PARTS = 16  # of an evaluation by workers
 MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -213,6 +215,8 @@ def evaluate(
     ablation: Ablation | None = ...,
     metric: AnyMetric = ...,
     memory: Memory = ...,
+    workers: int | None = ...,
+    ray: str | None = ...,
 ) -> Evaluation: ...
 @overload
 def evaluate(
@@ -226,6 +230,8 @@ def evaluate(
     ablation: Ablation | None = ...,
     metric: AnyMetric = ...,
     memory: Memory = ...,
+    workers: int | None = ...,
+    ray: str | None = ...,
 ) -> Evaluations: ...
 def evaluate(
     model: Model | Setting,
@@ -238,77 +244,40 @@ def evaluate(
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
     memory: Memory = None,
+    workers: int | None = None,
+    ray: str | None = None,
 ) -> Evaluation | Evaluations:
     """Evaluate a circuit or several, beside `random_circuits` random ones of each size.
 
     Of a task, the held-out pairs are taken. `ablation`: what removed edges carry, as for `discover`. `metric`: what
-    stands in the place of the margin.
+    stands in the place of the margin. `workers`, `ray`: who shares the work, examples and circuits, as for `discover`.
     """
     setting = Setting.of(model, pairs, "test", ablation=ablation, metric=metric, seed=seed, memory=memory)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
-    measured = _measured(setting, chosen, (0, 1), random_circuits, seed)
+    measured = _measured(setting, _run(setting, chosen, random_circuits, seed), team_for(setting.model, workers, ray))
     evaluations = _summarised(setting, chosen, measured, random_circuits, names)
     return evaluations[0] if isinstance(circuits, Circuit) else evaluations
 
 
-def evaluate_shard(
-    model: Model | Setting,
-    pairs: Pairs | None,
-    circuits: Sequence[Circuit],
-    shard: tuple[int, int],
-    *,
-    random_circuits: int = 3,
-    seed: int = 0,
-    memory: Memory = None,
-) -> dict[int, Tensor]:
-    """What `join_evaluations` needs of one shard, such as (0, 4): the first of four processes."""
-    check_shard(shard)
-    return _measured(Setting.of(model, pairs, memory=memory), circuits, shard, random_circuits, seed)
-
-
-def join_evaluations(
-    model: Model | Setting,
-    pairs: Pairs | None,
-    circuits: Sequence[Circuit],
-    shards: Iterable[Mapping[int, Tensor]],
-    *,
-    random_circuits: int = 3,
-    names: Sequence[str] = (),
-    memory: Memory = None,
-) -> Evaluations:
-    """The evaluations that `evaluate` gives with the same arguments."""
-    setting, measured = Setting.of(model, pairs, memory=memory), joined_parts(shards)
-    needed = len(setting.batches())
-    if sorted(measured) != list(range(needed)):
-        raise GatewiseError(
-            f"measures of the micro-batches {sorted(measured)} were given, and {needed} are needed; join all shards of "
-            f"the same pairs and the same memory, each once."
-        )
-    return _summarised(setting, circuits, measured, random_circuits, names)
-
-
-def _measured(
-    setting: Setting, circuits: Sequence[Circuit], shard: tuple[int, int], random_circuits: int, seed: int
-) -> dict[int, Tensor]:
-    """What `_summarised` needs of every n-th micro-batch, by number: [circuit and complement, measure, example]"""
+def _run(setting: Setting, circuits: Sequence[Circuit], random_circuits: int, seed: int) -> list[Circuit]:
+    """All that is run: the full graph, the empty one, then circuits and random ones, each before its complement."""
     setting.check_circuits(circuits)
     graph = setting.graph
     sizes = sorted({len(circuit) for circuit in circuits}) if random_circuits else []
     random = [graph.random_circuit(n, seed=seed * 1_000 + i) for n in sizes for i in range(random_circuits)]
     both = [circuit for one in (*circuits, *random) for circuit in (one, ~one)]
-    return _measures(setting, [graph.full(), graph.empty(), *both], shard)
+    return [graph.full(), graph.empty(), *both]
 
 
 def _summarised(
     setting: Setting,
     chosen: Sequence[Circuit],
-    measured: Mapping[int, Tensor],
+    measured: Tensor,
     random_circuits: int,
     names: Sequence[str],
 ) -> Evaluations:
-    """The evaluations of circuits from the measures of all micro-batches."""
-    together = torch.cat([measured[part] for part in sorted(measured)], dim=-1)
-    found = iter(together)
+    """The evaluations of circuits from the measures of all that was run."""
+    found = iter(measured)
     sizes = sorted({len(circuit) for circuit in chosen}) if random_circuits else []
     full, empty = next(found), next(found)
     results = [(next(found), next(found)) for _ in chosen]
@@ -320,7 +289,7 @@ def _summarised(
                 edges=len(circuit),
                 graph_edges=setting.graph.n_edges,
                 on_path=len(circuit.connected()),
-                examples=together.shape[-1],
+                examples=measured.shape[-1],
                 circuit=_summary([inside]),
                 complement=_summary([outside]),
                 full=_summary([full]),
@@ -335,30 +304,54 @@ def _summarised(
     )
 
 
-def _measures(setting: Setting, circuits: Sequence[Circuit], shard: tuple[int, int]) -> dict[int, Tensor]:
-    """Each measure of each circuit for every example of every n-th micro-batch. [circuit, measure, example] each"""
-    batches = list(enumerate(setting.batches()))[shard[0] :: shard[1]]
-    measured = {}
+Piece = tuple[int, int, int]  # a micro-batch; of the circuits to run on it the first, and the one after the last
+
+
+def _measured(setting: Setting, circuits: Sequence[Circuit], team: Team | None) -> Tensor:
+    """Each measure of each circuit for every example, whoever runs it. [circuit, measure, example]"""
+    batches, found = range(len(setting.batches())), {}
+    pieces = 1 if team is None else min(len(circuits), -(-_FEWEST_PARTS // len(batches)))
+    cuts = list(pairwise(len(circuits) * i // pieces for i in range(pieces + 1)))
+    parts: list[Piece] = [(batch, *cut) for batch in batches for cut in cuts]
     with progress_bar("evaluating circuits", len(batches) * len(circuits)) as bar:
-        for index, batch in batches:
-            prepared = setting.intervention(batch)
-            reference = log_probabilities(prepared.reference_logits)
-            engine = SparseEngine(setting.model, prepared)
-            rows = []
-            for circuit in circuits:
-                logits = engine.logits(circuit)
-                found = log_probabilities(logits)
-                values = {
-                    "kl_from_full": kl_divergence(reference, found),
-                    "kl_to_full": kl_divergence(found, reference),
-                    "accuracy": batch.pairs.right_over_wrong(logits),
-                    "top_accuracy": batch.pairs.top_is_right(logits),
-                    "margin": setting.value.value(logits, batch.pairs),
-                }
-                rows.append(torch.stack([values[name].double().cpu() for name in _MEASURES]))
-                bar.advance()
-            measured[index] = torch.stack(rows)
-    return measured
+        if team is None:
+            found = {part: _measured_part(part, setting, circuits, bar.advance) for part in parts}
+        else:
+            for part, measures in team.results(parts, measured_by_worker, (setting, circuits)):
+                found[part] = measures
+                bar.advance(part[2] - part[1])
+    rows = [torch.cat([found[part] for part in parts if part[0] == batch]) for batch in batches]
+    return torch.cat(rows, dim=-1)
+
+
+def measured_by_worker(part: Piece, shared: tuple[Setting, Sequence[Circuit]]) -> Tensor:
+    with threads(1):
+        return _measured_part(part, *shared)
+
+
+def _measured_part(
+    part: Piece, setting: Setting, circuits: Sequence[Circuit], advance: Callable[[], None] = lambda: None
+) -> Tensor:
+    """Each measure of some circuits for every example of a micro-batch. [circuit, measure, example]"""
+    index, first, end = part
+    batch = setting.batches()[index]
+    prepared = setting.intervention(batch)
+    reference = log_probabilities(prepared.reference_logits)
+    engine = SparseEngine(setting.model, prepared)
+    rows = []
+    for circuit in circuits[first:end]:
+        logits = engine.logits(circuit)
+        found = log_probabilities(logits)
+        values = {
+            "kl_from_full": kl_divergence(reference, found),
+            "kl_to_full": kl_divergence(found, reference),
+            "accuracy": batch.pairs.right_over_wrong(logits),
+            "top_accuracy": batch.pairs.top_is_right(logits),
+            "margin": setting.value.value(logits, batch.pairs),
+        }
+        rows.append(torch.stack([values[name].double().cpu() for name in _MEASURES]))
+        advance()
+    return torch.stack(rows)
 
 
 def _summary(runs: Sequence[Tensor]) -> Behaviour:

@@ -23,7 +23,6 @@ from gatewise.tasks.pairs import Pairs
 
 SearchDirection = Literal["ns", "dn", "ns+dn"]
 SEARCH_DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
-Shard = tuple[int, int]  # which one, of how many
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +92,13 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Sums:
-    """How a method whose scores are sums over examples is spread over processes, with bit-identical results."""
+class Division:
+    """How one search is cut into parts that workers do, in any order, with the result that it has in one process."""
 
-    of_shard: Callable[[Problem, Any, Shard], Mapping[int, Tensor]]  # sums over blocks of examples, by block
-    joined: Callable[[Problem, Any, Mapping[int, Tensor]], Mapping[SearchDirection, Tensor]]  # -> [edge] each
+    names: Callable[[Problem, Any], Sequence[Any]]  # of the parts; plain, and the same wherever they are asked for
+    work: Callable[[Problem, Any, Any], Any]  # problem, config, name -> what is found there
+    join: Callable[[Problem, Any, Mapping[Any, Any]], Findings]  # what was found, by name
+    saves: bool = False  # whether a part keeps its state in the problem's checkpoint
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Method:
     for_share: Callable[[Setting, SearchDirection, float], dict[str, Any]] | None = None
     """Arguments of `discover` with which an edge counts if it carries this share of the effect."""
     forecast: Callable[[Problem, Any], Work] | None = None  # on the meta device; None: only the two runs are counted
-    sums: Sums | None = None  # None: the search cannot be spread over examples
+    parts: Division | None = None  # None: workers share no search; those of several directions are done side by side
 
     def __post_init__(self) -> None:
         if not self.title:

@@ -22,12 +22,12 @@ from gatewise.engine.freeing import give_back
 from gatewise.engine.setting import Batch
 from gatewise.errors import GatewiseError
 from gatewise.methods.contract import (
+    Division,
     Finding,
+    Findings,
     Method,
     Problem,
     SearchDirection,
-    Shard,
-    Sums,
     Work,
     margin_share,
     parts_of,
@@ -70,18 +70,18 @@ def _check_calibrate(count: int) -> None:
         raise GatewiseError(f"calibrate is a number of edges, 0 for none; got {count!r}.")
 
 
-def search_eap(problem: Problem, config: EapConfig) -> dict[SearchDirection, list[Finding]]:
+def search_eap(problem: Problem, config: EapConfig) -> Findings:
     """Gradients on the clean run (ns), on the corrupted run (dn), or both combined."""
-    return _findings(problem, eap_scores(problem, config, eap_sums(problem, config)), config.calibrate)
+    return _searched(problem, config, f"EAP {', '.join(problem.directions)}", eap_block, eap_findings)
 
 
-def search_eap_ig(problem: Problem, config: EapIgConfig) -> dict[SearchDirection, list[Finding]]:
+def search_eap_ig(problem: Problem, config: EapIgConfig) -> Findings:
     """Gradients averaged over the way between the two runs."""
-    return _findings(problem, eap_ig_scores(problem, config, eap_ig_sums(problem, config)), config.calibrate)
+    return _searched(problem, config, "EAP-IG", eap_ig_block, eap_ig_findings)
 
 
-def eap_sums(problem: Problem, config: EapConfig, shard: Shard = (0, 1)) -> dict[int, Tensor]:
-    """Scores summed over the examples of this shard's blocks: [run, edge] each, in the order of `problem.runs`."""
+def eap_block(problem: Problem, config: EapConfig, block: int) -> Tensor:
+    """Scores summed over the examples of a block, in the order of `problem.runs`. [run, edge]"""
     runs = problem.runs
     if problem.setting.metric is not None and problem.setting.metric.function is None:
         raise GatewiseError(
@@ -93,31 +93,32 @@ def eap_sums(problem: Problem, config: EapConfig, shard: Shard = (0, 1)) -> dict
         found = attribution.directions(runs)
         return torch.stack([found[run] for run in runs])
 
-    return _sums(problem, attribute, f"EAP {', '.join(problem.directions)}", shard)
+    return _sum(problem, attribute, block)
 
 
-def eap_scores(problem: Problem, config: EapConfig, sums: Mapping[int, Tensor]) -> dict[SearchDirection, Tensor]:
+def eap_findings(problem: Problem, config: EapConfig, sums: Mapping[int, Tensor]) -> Findings:
     """One score per edge for each direction; ns+dn follows from the two."""
     means = dict(zip(problem.runs, _mean(problem, sums), strict=True))
-    return {
+    scores = {
         direction: combined(torch.stack([means[run] for run in parts_of(direction)]), config.combine)
         for direction in problem.directions
     }
+    return _findings(problem, scores, config.calibrate)
 
 
-def eap_ig_sums(problem: Problem, config: EapIgConfig, shard: Shard = (0, 1)) -> dict[int, Tensor]:
-    """The same of EAP-IG: [1, edge] each."""
+def eap_ig_block(problem: Problem, config: EapIgConfig, block: int) -> Tensor:
+    """The same of EAP-IG. [1, edge]"""
     if problem.directions != ("ns",) or problem.setting.ablation != "interchange":
         asked = problem.setting.ablation if problem.directions == ("ns",) else ", ".join(problem.directions)
         raise GatewiseError(
             f"eap-ig has no direction and no ablation, got {asked!r}: it integrates between the clean and the "
             f"corrupted run, so noising and denoising are one. Leave both as they are by default, or use method='eap'."
         )
-    return _sums(problem, lambda found: found.integrated(config.steps)[None], "EAP-IG", shard)
+    return _sum(problem, lambda found: found.integrated(config.steps)[None], block)
 
 
-def eap_ig_scores(problem: Problem, config: EapIgConfig, sums: Mapping[int, Tensor]) -> dict[SearchDirection, Tensor]:
-    return {"ns": _mean(problem, sums)[0]}
+def eap_ig_findings(problem: Problem, config: EapIgConfig, sums: Mapping[int, Tensor]) -> Findings:
+    return _findings(problem, {"ns": _mean(problem, sums)[0]}, config.calibrate)
 
 
 def combined(scores: Tensor, how: str) -> Tensor:
@@ -132,16 +133,14 @@ def _mean(problem: Problem, sums: Mapping[int, Tensor]) -> Tensor:
     """Over all examples, from the sums of all blocks. [run, edge]
 
     Sums of floats depend on their order, so the order is fixed, whoever does the work: within a block micro-batch by
-    micro-batch, then block by block. A shard is every n-th block.
+    micro-batch, then block by block.
     """
-    needed = len(in_blocks(problem.setting.batches(gradient=True)))
-    if sorted(sums) != list(range(needed)):
-        raise GatewiseError(
-            f"scores of the blocks {sorted(sums)} were given, and {needed} blocks are needed; join all shards "
-            f"of the same pairs and the same memory, each once."
-        )
-    total = sum((sums[block] for block in range(1, needed)), sums[0])
+    total = sum((sums[block] for block in range(1, len(sums))), sums[0])
     return (total / len(problem.pairs)).to(torch.promote_types(problem.model.dtype, torch.float32))
+
+
+def blocks_of(problem: Problem, config: object = None) -> list[int]:
+    return list(range(len(in_blocks(problem.setting.batches(gradient=True)))))
 
 
 def in_blocks(parts: Sequence[Batch]) -> list[Sequence[Batch]]:
@@ -151,26 +150,39 @@ def in_blocks(parts: Sequence[Batch]) -> list[Sequence[Batch]]:
     return [parts[a:b] for a, b in pairwise(cuts)]
 
 
-def _sums(problem: Problem, attribute: Callable[[Attribution], Tensor], title: str, shard: Shard) -> dict[int, Tensor]:
-    """Sum what comes summed over a micro-batch's examples. [run, edge] of every n-th block, in float64"""
-    model, pairs = problem.model, problem.pairs
-    blocks = in_blocks(problem.setting.batches(gradient=True))
-    sums: dict[int, Tensor] = {}
-    with progress_bar(title, len(pairs) // shard[1]) as bar:
-        for block in range(shard[0], len(blocks), shard[1]):
-            for batch in blocks[block]:
-                scores = model.graph.vector(attribute(Attribution(problem.setting, batch)))
-                if not bool(torch.isfinite(scores).all()):
-                    last = batch.first + len(batch.pairs) - 1
-                    raise GatewiseError(
-                        f"{model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
-                        f"look at these pairs, or try dtype='float32'."
-                    )
-                wide = scores.double().cpu()
-                sums[block] = sums[block] + wide if block in sums else wide
-                give_back()
-                bar.advance(len(batch.pairs))
-    return sums
+def _searched(
+    problem: Problem,
+    config: Any,
+    title: str,
+    work: Callable[[Problem, Any, int], Tensor],
+    join: Callable[[Problem, Any, Mapping[int, Tensor]], Findings],
+) -> Findings:
+    """Block after block, in this process."""
+    blocks, sums = blocks_of(problem), {}
+    with progress_bar(title, len(blocks)) as bar:
+        for block in blocks:
+            sums[block] = work(problem, config, block)
+            bar.advance()
+    return join(problem, config, sums)
+
+
+def _sum(problem: Problem, attribute: Callable[[Attribution], Tensor], block: int) -> Tensor:
+    """Sum what comes summed over a micro-batch's examples. [run, edge] of a block, in float64"""
+    model = problem.model
+    total: Tensor | None = None
+    for batch in in_blocks(problem.setting.batches(gradient=True))[block]:
+        scores = model.graph.vector(attribute(Attribution(problem.setting, batch)))
+        if not bool(torch.isfinite(scores).all()):
+            last = batch.first + len(batch.pairs) - 1
+            raise GatewiseError(
+                f"{model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
+                f"look at these pairs, or try dtype='float32'."
+            )
+        wide = scores.double().cpu()
+        total = wide if total is None else total + wide
+        give_back()
+    assert total is not None  # no block is empty
+    return total
 
 
 def _findings(
@@ -237,7 +249,7 @@ EAP = Method(
     threshold_meaning=_MEANING,
     for_share=margin_share,
     forecast=_forecast,
-    sums=Sums(eap_sums, eap_scores),
+    parts=Division(blocks_of, eap_block, eap_findings),
 )
 EAP_IG = Method(
     name="eap-ig",
@@ -250,5 +262,5 @@ EAP_IG = Method(
     threshold_meaning=_MEANING,
     for_share=margin_share,
     forecast=_forecast,
-    sums=Sums(eap_ig_sums, eap_ig_scores),
+    parts=Division(blocks_of, eap_ig_block, eap_ig_findings),
 )

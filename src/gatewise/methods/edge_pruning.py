@@ -31,7 +31,7 @@ from gatewise.engine.metrics import KL
 from gatewise.engine.runs import Direction, Intervention
 from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import Finding, Method, Problem, SearchDirection, Work, kl_price, parts_of
+from gatewise.methods.contract import Division, Finding, Method, Problem, SearchDirection, Work, kl_price, parts_of
 from gatewise.progress import progress_bar
 
 LOW, HIGH, TEMPERATURE, EPSILON = -0.1, 1.1, 2 / 3, 1e-6  # of the hard-concrete distribution
@@ -315,9 +315,28 @@ class _Job:
 
 def search(problem: Problem, config: EdgePruningConfig) -> dict[SearchDirection, list[Finding]]:
     """One training per direction and size, or one per direction for a threshold; `mean` trains nothing for ns+dn."""
-    jobs = {direction: _jobs(problem, direction, config) for direction in problem.directions}
-    trained = _trainings(problem, list(dict.fromkeys(job for some in jobs.values() for job in some)), config)
-    return {direction: _findings(problem, direction, jobs[direction], trained, config) for direction in jobs}
+    jobs = all_jobs(problem, config)
+    return findings(problem, config, {jobs[0]: _trainings(problem, jobs, config)})
+
+
+def all_jobs(problem: Problem, config: EdgePruningConfig) -> list[_Job]:
+    """The trainings that have nothing in common."""
+    return list(dict.fromkeys(job for direction in problem.directions for job in _jobs(problem, direction, config)))
+
+
+def trained_job(problem: Problem, config: EdgePruningConfig, job: _Job) -> dict[tuple[_Job, int | None], Training]:
+    return _trainings(problem, [job], config)
+
+
+def findings(
+    problem: Problem, config: EdgePruningConfig, trained: Mapping[_Job, Mapping[tuple[_Job, int | None], Training]]
+) -> dict[SearchDirection, list[Finding]]:
+    """The circuits of all directions, from what was trained."""
+    together = {place: training for some in trained.values() for place, training in some.items()}
+    return {
+        direction: _findings(problem, direction, _jobs(problem, direction, config), together, config)
+        for direction in problem.directions
+    }
 
 
 def _jobs(problem: Problem, direction: SearchDirection, config: EdgePruningConfig) -> list[_Job]:
@@ -459,4 +478,5 @@ EDGE_PRUNING = Method(
     threshold_meaning="expected mask value, from 0 to 1, trained at `penalty` nats per edge",
     for_share=lambda setting, direction, share: {"threshold": 0.5, "penalty": kl_price(setting, direction, share)},
     forecast=_forecast,
+    parts=Division(all_jobs, trained_job, findings, saves=True),
 )

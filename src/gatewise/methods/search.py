@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -12,16 +13,18 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, check_selection, number_of_edges
 from gatewise.engine.runs import Ablation
-from gatewise.engine.setting import AnyMetric, Memory, Setting
+from gatewise.engine.setting import AnyMetric, Memory, Setting, team_for
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods.contract import SEARCH_DIRECTIONS, Finding, Method, Problem, SearchDirection, parts_of
-from gatewise.methods.record import Clock, ingredients, provenance, storable
+from gatewise.methods.record import ingredients, provenance, storable
 from gatewise.methods.registry import find_method
 from gatewise.methods.scores import Scores
+from gatewise.methods.spread import searches
 from gatewise.models.model import Model
 from gatewise.store import Store
 from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
+from gatewise.workers import Team, threads
 
 Size = int | float  # a number of edges, or a share of the graph's below 1
 Sizes = Size | Sequence[Size]
@@ -42,6 +45,8 @@ def discover(
     metric: AnyMetric = ...,
     memory: Memory = ...,
     store: Store | str | Path | None = ...,
+    workers: int | None = ...,
+    ray: str | None = ...,
     **parameters: Any,
 ) -> Circuit: ...
 @overload
@@ -77,6 +82,8 @@ def discover(
     metric: AnyMetric = None,
     memory: Memory = None,
     store: Store | str | Path | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     **parameters: Any,
 ) -> Circuit | list[Circuit] | dict[SearchDirection, Any]:
     """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
@@ -92,6 +99,9 @@ def discover(
     'margin', 'logit difference', a `gw.Metric`, or a function of logits and pairs.
     `store`: a folder or URL that keeps results; what was found before with the same weights, pairs and settings is read
     there, and a search that was interrupted goes on from its last checkpoint.
+    `workers`: so many processes of this machine, or `ray`: the address of a cluster ("auto" for this machine's), share
+    the work: examples of EAP and EAP-IG, directions of ACDC and Edge Pruning. Each computes on one thread, so that the
+    result is the same for any number of them; None: this process, on torch's threads.
     Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
     chosen, config = configured(method, parameters)
@@ -100,7 +110,9 @@ def discover(
     problem = Problem(setting, directions, _sizes(edges, directions, setting.graph), threshold, select, seed)
     check_problem(problem, chosen)
     shelf = store if isinstance(store, Store) or store is None else Store(store)
-    found = _searched(problem, chosen, config, shelf)
+    team = team_for(setting.model, workers, ray)
+    with threads(None if team is None else 1):
+        found = _searched(problem, chosen, config, shelf, team)
     _warn(found, threshold)
     answers = {one: _as_asked(found[one], edges, one) for one in directions}
     return answers[direction] if isinstance(direction, str) else answers
@@ -116,6 +128,8 @@ def score_edges(
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
     memory: Memory = None,
+    workers: int | None = None,
+    ray: str | None = None,
     **parameters: Any,
 ) -> Scores:
     """What a method thinks of every edge of the graph. Arguments are those of `discover`."""
@@ -123,9 +137,11 @@ def score_edges(
     setting = Setting.of(model, pairs, "train", ablation=ablation, metric=metric, seed=seed, memory=memory)
     problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
     check_problem(problem, chosen)
-    clock = Clock()
-    finding = chosen.search(problem, config)[direction][0]
-    return Scores(setting.graph, finding.scores, provenance(problem, direction, chosen, config, clock.times()))
+    team = team_for(setting.model, workers, ray)
+    with threads(None if team is None else 1):
+        ((_, findings, times),) = searches([problem], chosen, config, team)
+        record = provenance(problem, direction, chosen, config, times)
+    return Scores(setting.graph, findings[direction][0].scores, record)
 
 
 def configured(method: str | Method, parameters: Mapping[str, Any]) -> tuple[Method, Any]:
@@ -181,54 +197,47 @@ def check_problem(problem: Problem, method: Method) -> None:
 
 
 def _searched(
-    problem: Problem, method: Method, config: Any, store: Store | None
+    problem: Problem, method: Method, config: Any, store: Store | None, team: Team | None
 ) -> dict[SearchDirection, list[Circuit]]:
     """What the store has, or else what searches find, from their last checkpoint on; it is then stored."""
     if store is not None and not storable(problem):
         message = "the metric has no version, so results are neither looked up nor stored; give a gw.Metric with one."
         warnings.warn(message, GatewiseWarning, stacklevel=3)
         store = None
-    if store is None:
-        return _search(problem, method, config)
-    store.tidy()
     found: dict[SearchDirection, list[Circuit]] = {}
-    for direction in problem.directions:
-        known = store.get(store.key(ingredients(problem.only(direction), method, config)))
-        if known is not None:
-            found[direction] = known
+    if store is not None:
+        store.tidy()
+        for direction in problem.directions:
+            known = store.get(store.key(ingredients(problem.only(direction), method, config)))
+            if known is not None:
+                found[direction] = known
     missing = tuple(direction for direction in problem.directions if direction not in found)
-    for group in [missing] if method.together and missing else [(one,) for one in missing]:
+    groups = [problem.only(*one) for one in ([missing] if method.together and missing else [(d,) for d in missing])]
+    if store is not None and groups:
         store.check_writable()
-        found |= _search_and_store(problem.only(*group), method, config, store)
+        keys = [store.key(ingredients(group, method, config)) for group in groups]
+        groups = [replace(one, checkpoint=store.checkpoint(key)) for one, key in zip(groups, keys, strict=True)]
+    for group, findings, times in searches(groups, method, config, team):
+        for direction in group.directions:
+            record = provenance(problem, direction, method, config, times)
+            found[direction] = [_circuit(problem, finding, record) for finding in findings[direction]]
+        if store is not None:
+            _store(group, {one: found[one] for one in group.directions}, method, config, store)
     return found
 
 
-def _search_and_store(
-    problem: Problem, method: Method, config: Any, store: Store
-) -> dict[SearchDirection, list[Circuit]]:
-    checkpoint = store.checkpoint(store.key(ingredients(problem, method, config)))
-    circuits = _search(dataclasses.replace(problem, checkpoint=checkpoint), method, config)
+def _store(
+    problem: Problem, circuits: Mapping[SearchDirection, list[Circuit]], method: Method, config: Any, store: Store
+) -> None:
     try:
         for direction, found in circuits.items():
             record = ingredients(problem.only(direction), method, config)
             store.put(store.key(record), found, record)
-        checkpoint.clear()
+        problem.checkpoint.clear()
+        for name in method.parts.names(problem, config) if method.parts is not None and method.parts.saves else ():
+            problem.checkpoint.part(str(name)).clear()
     except GatewiseError as error:  # the work is done: hand it over all the same
-        warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=4)
-    return circuits
-
-
-def _search(problem: Problem, method: Method, config: Any) -> dict[SearchDirection, list[Circuit]]:
-    found: dict[SearchDirection, list[Circuit]] = {}
-    groups = [problem.directions] if method.together else [(one,) for one in problem.directions]
-    for group in groups:
-        clock = Clock()
-        findings = method.search(problem.only(*group), config)
-        times = clock.times()
-        for direction in group:
-            record = provenance(problem, direction, method, config, times)
-            found[direction] = [_circuit(problem, finding, record) for finding in findings[direction]]
-    return found
+        warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=5)
 
 
 def _circuit(problem: Problem, finding: Finding, record: Mapping[str, Any]) -> Circuit:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.models.parts import Attention, Pointwise, softcapped
+from gatewise.models.parts import Attention, JointHeadNorm, Pointwise, softcapped
 from gatewise.notebook import card
 
 
@@ -70,6 +70,11 @@ class Model:
     def _not_finite(self) -> str | None:
         return next((name for name, one in self.tensors().items() if not bool(torch.isfinite(one).all())), None)
 
+    @property
+    def changes_singly(self) -> bool:
+        """Whether edges can be changed one at a time: not where a norm couples queries of heads before they attend."""
+        return not any(isinstance(s, Attention) and isinstance(s.q_norm, JointHeadNorm) for s in self.stages)
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the weights."""
@@ -85,6 +90,14 @@ class Model:
         middle = self.head.mean(dim=0)
         away = self.head - middle
         return middle, float(away.norm(dim=1).max()), (away.T @ away) / len(away)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For workers: the transformers module, of which they make the rest, without the tokenizer."""
+        from gatewise.models.transformer import adapt_again, adapter_of
+
+        if self.hf is None:
+            raise GatewiseError(f"{self.name} is made in code and cannot be sent to workers; leave them out.")
+        return adapt_again, (self.hf, self.name, self.graph.qkv, adapter_of(self.hf))
 
     def _summary(self) -> str:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")

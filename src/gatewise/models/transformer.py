@@ -114,6 +114,18 @@ def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split")
     return model
 
 
+def adapter_of(hf: Any) -> Adapter | None:
+    """The adapter from outside that a module needs; None if it has one of ours."""
+    return _registered.get(hf.config.model_type)
+
+
+def adapt_again(hf: Any, name: str, qkv: QKV, adapter: Adapter | None) -> Model:
+    """A model in a worker, which knows no adapter from outside but the one that comes along."""
+    if adapter is not None:
+        _registered[hf.config.model_type] = adapter
+    return adapt(hf, name=name, qkv=qkv)
+
+
 @torch.no_grad()
 def _check_logits(kind: str, parts: Parts, model: Model) -> None:
     """Refuse an adapter whose logits are not transformers': one forward of both."""

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from gatewise.paper.summary import Finished, draw_figures, write_summary
 from gatewise.paper.words import DIRECTIONS
 from gatewise.plan import forecast
 from gatewise.progress import progress_bar
-from gatewise.sweep.pools import Chore, run_tasks
+from gatewise.workers import Chore, run_tasks
 
 _SLOWEST_FIRST = ("acdc", "edge-pruning")
 _RETRIES = 1  # of what breaks its process
@@ -163,13 +162,13 @@ class _Run:
         global _lab
         _lab, started, threads = self.lab, time.monotonic(), self.lab.preset.threads
         problems: dict[Chore, str] = {}
-        in_lab = partial(_in_lab, work, self.lab.preset, str(self.lab.folder.absolute()))
+        place = (work, self.lab.preset, str(self.lab.folder.absolute()))
         where: dict[str, Any] = {"retries": _RETRIES, "workers": self.workers, "ray": self.ray, "threads": threads}
         with progress_bar(what, len(tasks)) as bar:
-            for task, problem in run_tasks(tasks, in_lab, **where):
-                if problem:
-                    problems[task] = f"{task}: {problem}"
-                bar.describe(str(task))
+            for ended in run_tasks(tasks, _in_lab, place, **where):
+                if ended.problem:
+                    problems[ended.task] = f"{ended.task}: {ended.problem}"
+                bar.describe(str(ended.task))
                 bar.advance()
         done, after = len(tasks) - len(problems), _duration(time.monotonic() - started)
         self.say(f"{done} of {len(tasks)} {what} done after {after}")
@@ -202,8 +201,9 @@ def _kinds(lab: Lab, searches: Iterable[Search]) -> Iterator[tuple[str, str, Sea
                 yield task, search.method, direction, size
 
 
-def _in_lab(work: Callable[[Lab, Any], object], preset: Preset, folder: str, task: Any) -> None:
+def _in_lab(task: Any, place: tuple[Callable[[Lab, Any], object], Preset, str]) -> None:
     global _lab
+    work, preset, folder = place
     if _lab is None or (_lab.preset, str(_lab.folder.absolute())) != (preset, folder):
         _lab = Lab(preset, Path(folder))
     work(_lab, task)

@@ -70,6 +70,7 @@ class Investigation:
     interactions: Interactions | None = None  # gates of groups, tested on held-out pairs; None: not asked
     used_up: bool = False  # whether there are no more pairs than these
     directed: bool = True  # False: the method has no direction, all circuits are the same one, and there are no gates
+    testable: bool = True  # whether the model's edges can be changed one at a time
 
     @property
     def graph(self) -> Graph:
@@ -115,6 +116,8 @@ def investigate(
     seed: int = 0,
     memory: int | str | None = None,
     store: Store | str | Path | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     **parameters: Any,
 ) -> Investigation:
     """Find circuits of `edges` edges by noising, denoising and both, their gates, and how good they are.
@@ -130,8 +133,9 @@ def investigate(
     chosen = tuple(sorted({edges, *(_default_sizes(how, edges) if sizes is None else sizes)}))
     shelf = store if isinstance(store, Store) or store is None else Store(store)
     more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
+    team: dict[str, Any] = {"workers": workers, "ray": ray}
     directions = SEARCHES if how.directed else SEARCHES[:1]
-    asked = discover(model, task.train, method, direction=directions, edges=chosen, **more, **parameters)
+    asked = discover(model, task.train, method, direction=directions, edges=chosen, **more, **team, **parameters)
     ordered = {one: tuple(circuits) for one, circuits in asked.items()}
     searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: ordered.get(one, ordered["ns"]) for one in SEARCHES}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
@@ -143,7 +147,7 @@ def investigate(
         gates,
         chosen,
         searches,
-        _curves(model, task, searches, random_circuits, seed, memory),
+        _curves(model, task, searches, random_circuits, {"seed": seed, "memory": memory, **team}),
         tables,
         tested,
         agreement,
@@ -158,6 +162,7 @@ def investigate(
         used_up=task.used_up,
         interactions=_interactions(model, task, gates, all_gates, memory) if how.directed else None,
         directed=how.directed,
+        testable=model.changes_singly,
     )
 
 
@@ -186,7 +191,7 @@ def _default_sizes(method: Method, edges: int) -> list[int]:
 def _tested(
     model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
 ) -> tuple[tuple[TruthTable, ...], dict[str, TestedLabel], Agreement]:
-    if not gates.labelled.kinds:
+    if not gates.labelled.kinds or not model.changes_singly:
         return (), {}, label_agreement(gates, {})
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
     pairs = task.train[:_TESTED_PAIRS]
@@ -200,7 +205,7 @@ def _interactions(
 ) -> Interactions | None:
     """The ports of the strongest heads and the edges into the strongest other nodes, on held-out pairs."""
     pairs = task.test[:_GATE_PAIRS]
-    if len(pairs) < FEWEST:
+    if len(pairs) < FEWEST or not model.changes_singly:
         return None
     graph, strongest = gates.graph, strongest_nodes(gates, len(gates.graph.senders))
     ports = {name: len(graph.ports_of_sender[graph.senders.index(name)]) for name in strongest}
@@ -221,7 +226,7 @@ def _stability(
 def _calibration(
     model: Model, task: Task, gates: Gates, method: Method, seed: int, memory: int | str | None
 ) -> dict[Direction, Calibration] | None:
-    if not method.ranks_once:
+    if not method.ranks_once or not model.changes_singly:
         return None
     pairs, circuits = task.train[:_TESTED_PAIRS], {"ns": gates.ns, "dn": gates.dn}
     directions = BOTH if method.directed else BOTH[:1]
@@ -234,8 +239,7 @@ def _curves(
     task: Task,
     searches: Mapping[SearchDirection, Sequence[Circuit]],
     random_circuits: int,
-    seed: int,
-    memory: int | str | None,
+    more: Mapping[str, Any],
 ) -> dict[str, Evaluations]:
     """Every circuit of every size, the largest ones beside random circuits of their size."""
     by_name: dict[str, Sequence[Circuit]] = dict(searches.items())
@@ -243,7 +247,6 @@ def _curves(
     names = CIRCUITS if searches["ns"] is not searches["dn"] else CIRCUITS[:1]  # one circuit, or four
     smaller = [circuit for name in names for circuit in by_name[name][:-1]]
     largest = [by_name[name][-1] for name in names]
-    more: dict[str, Any] = {"seed": seed, "memory": memory}
     parts = [list(evaluate(model, task.test, smaller, random_circuits=0, **more))] if smaller else [[]]
     parts.append(list(evaluate(model, task.test, largest, random_circuits=random_circuits, names=names, **more)))
     count = len(smaller) // len(names)

@@ -111,6 +111,9 @@ def _agreement(found: Investigation) -> Remark | None:
     if not found.directed:
         return None
     agreement = found.agreement
+    if not found.testable:
+        text = f"Norms of {found.model} couple the queries of a layer's heads, so that no edge can be changed alone. "
+        return Remark("note", "Labels not tested", text + "Truth tables and exact effects are left out.")
     if agreement.edges == 0:
         text = "No port of the circuit receives two edges that reach the logits, so there is nothing to test."
         return Remark("note", "Labels not tested", text)

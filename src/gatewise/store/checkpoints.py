@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gatewise.arrays import DamagedError, pack
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.store.entries import SCHEMA, checkpoint_name, decode, encode, parse
+from gatewise.store.entries import SCHEMA, checkpoint_name, decode, encode, key_of, parse
 from gatewise.store.roots import Shelf
 
 
@@ -67,6 +67,10 @@ class Checkpoint:
             raise GatewiseError(
                 f"cannot save a checkpoint: {error} Start again then, and the search goes on from the one before."
             ) from error
+
+    def part(self, name: str) -> Checkpoint:
+        """Where a part of the search, done by a worker, keeps its own state."""
+        return Checkpoint(self._shelf, key_of({"search": self._key, "part": name}))
 
     def clear(self) -> None:
         """The result is stored: the state is no longer needed."""

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
@@ -22,6 +18,7 @@ from gatewise.models import load_model
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell
 from gatewise.tasks import task as make_task
+from gatewise.workers import threads
 
 if TYPE_CHECKING:
     from gatewise.models.model import Model
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 def cell_ingredients(cell: Cell) -> dict[str, Any]:
     """Everything that determines the result of a cell. Loads its model, and keeps it for the next cell."""
-    with _threads(cell.threads):
+    with threads(cell.threads):
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         method, config = configured(cell.method, dict(cell.parameters))
         direction, setting = _direction(cell.direction), Setting(model, task.train, seed=cell.seed, memory=cell.memory)
@@ -53,7 +50,7 @@ def run_cell(cell: Cell, store: str) -> dict[str, Any]:
 
 
 def _compute(cell: Cell, store: Store) -> dict[str, Any]:
-    with _threads(cell.threads):
+    with threads(cell.threads):
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         begun = time.perf_counter()
         more: dict[str, Any] = {"seed": cell.seed, "memory": cell.memory, "store": store, **dict(cell.parameters)}
@@ -97,14 +94,3 @@ def _made_task(cell: Cell) -> Task:
     names = ("examples", "test_examples", "seed", "bos", "first_token")
     choices = {name: getattr(cell, name) for name in names}
     return make_task(cell.task, loaded(cell.model, cell.device, cell.dtype), **choices)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """So many threads, which are part of the key, whatever the process has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,8 @@ from gatewise.files import write_json
 from gatewise.progress import progress_bar
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell, Grid
-from gatewise.sweep.pools import run_tasks
 from gatewise.sweep.table import TableRow, rows_of, write_csv, write_parquet
+from gatewise.workers import check_workers, run_tasks
 
 if TYPE_CHECKING:
     from gatewise.plan import Forecast
@@ -88,10 +87,9 @@ def run_sweep(
     cluster, or "auto"; the store has to be a folder that all of its machines share, or a URL. `retries`: of cells whose
     process dies or that fail for reasons other than what was asked. `tell` is called with the forecast.
     """
-    if workers < 1 or retries < 0:
-        raise GatewiseError(f"expected workers of at least 1 and retries of at least 0, got {workers} and {retries}.")
-    if ray is not None and workers > 1:
-        raise GatewiseError("give either workers (of this machine) or ray (a cluster), not both.")
+    check_workers(workers, ray)
+    if retries < 0:
+        raise GatewiseError(f"retries is a number of further tries, at least 0; got {retries}.")
     from gatewise.sweep.cells import forget, run_cell
 
     begun, out = time.perf_counter(), Path(out)
@@ -113,13 +111,11 @@ def run_sweep(
     if ray is not None or workers > 1:
         forget()
     threads = max((cell.threads for cell in missing), default=1)
-    ended = run_tasks(
-        missing, partial(run_cell, store=root), retries=retries, workers=workers, ray=ray, threads=threads
-    )
+    done = run_tasks(missing, run_cell, root, retries=retries, workers=workers, ray=ray, threads=threads)
     with progress_bar("sweep", len(missing)) as bar:
-        for cell, problem in ended:
-            if problem:
-                problems[cell] = problem
+        for ended in done:
+            if ended.problem:
+                problems[ended.task] = ended.problem
             bar.describe(f"sweep, {len(problems)} failed" if problems else "sweep")
             bar.advance()
     found |= _recalled({cell: names[cell] for cell in missing if cell not in problems}, kept)
