@@ -148,7 +148,11 @@ class TaskFormula:
         if isinstance(receiver, GateTable):
             return f"{self.name}: {node} is {receiver.label} of {', '.join(receiver.groups)}"
         parts = sorted(receiver.parts, key=lambda part: -abs(part.share))
-        what = "".join(f" {'-' if part.share < 0 else '+'} {self._part(part)}" for part in parts).removeprefix(" + ")
+        what = (
+            "".join(f" {'-' if part.share < 0 else '+'} {self._part(part)}" for part in parts)
+            .removeprefix(" +")
+            .strip()
+        )
         if len(receiver.parts) == 1:
             return f"{self.name}: {node} comes from {_short(what.strip('()'))}"
         needs = f"needs {self.share:.0%} of" if self.keep else f"is lost without {self.share:.0%} of"

@@ -138,12 +138,14 @@ def wrong_gate(setting: Setting, formula: TaskFormula, removal: Circuit) -> Wron
     for node, receiver in formula.receivers.items():
         if node not in levels:
             continue
-        there = {
-            e: 0.0 if e in gone else min(1.0, max(0.0, levels.get(formula.sender[e], 1.0))) for e in receiver.edges
-        }
+        there = {e: 0.0 if e in gone else _bounded(levels.get(formula.sender[e], 1.0)) for e in receiver.edges}
         said = _graded(receiver, there) if isinstance(receiver, Sum) else receiver.level(_present(there, formula))
         found.append(WrongGate(formula.words(node), said, levels[node], abs(whole[node] / whole["logits"])))
-    return max(found, key=lambda one: abs(one.said - one.found) * one.worth, default=None)
+    return max(found, key=lambda one: abs(_bounded(one.said) - _bounded(one.found)) * one.worth, default=None)
+
+
+def _bounded(level: float) -> float:
+    return min(1.0, max(0.0, level))
 
 
 def _present(there: Mapping[int, float], formula: TaskFormula) -> set[int]:
