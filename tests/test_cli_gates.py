@@ -122,6 +122,7 @@ def test_gates_of_groups_are_judged_on_planted_kinds(
 
 
 def test_truth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough for tables that are not folded
     assert run(monkeypatch, "truth", "--models", 2, "--nested", "--baselines", "orders") == 0
     shown = capsys.readouterr().out
     assert "precision" in shown

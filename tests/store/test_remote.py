@@ -312,11 +312,13 @@ def run(*words: Any) -> tuple[int, str]:
 
 def test_list_show_verify_and_gc(url: str) -> None:
     store = Store(url)
-    store.put(KEY, some_circuits(), {"method": "eap", "direction": "ns", "sizes": [1, 5], "seed": 0})
+    store.put(
+        KEY, some_circuits(), {"method": {"name": "eap"}, "directions": ["ns"], "sizes": {"ns": [1, 5]}, "seed": 0}
+    )
     store.checkpoint(OTHER).save({"step": 3}, {"x": torch.arange(3)})
     code, text = run("list", "--store", url)
     assert code == 0
-    assert "eap ns [1, 5]" in text
+    assert "circuits by eap ns, 1, 5 edges" in text
     listed = json.loads(run("list", "--store", url, "--json")[1])
     assert {f"{url}/{entry_name(KEY)}", f"{url}/{checkpoint_name(OTHER)}"} == {entry["path"] for entry in listed}
     assert all(entry["bytes"] > 0 and entry["modified"] > "2020" for entry in listed)

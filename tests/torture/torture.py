@@ -53,7 +53,7 @@ GRID: dict[str, Any] = {
 
 
 def search(settings: dict[str, Any], folder: Path) -> None:
-    model = loaded("tiny", None)  # before the forks: the same for all of them
+    model = loaded("tiny", None, None)  # before the forks: the same for all of them
     pairs = task("ioi", model, examples=EXAMPLES, seed=0).train
     discover(model, pairs, store=folder / "store", **settings)
 
@@ -85,7 +85,7 @@ class Tally:
 def torture(name: str, kills: int, seed: int = 0, tell: Callable[[str], None] = lambda text: None) -> Tally:
     """Kill one kind of work at so many random moments, over as many runs as that takes."""
     tally, dice = Tally(), random.Random(f"{name} {seed}")
-    loaded("tiny", None)
+    loaded("tiny", None, None)
     with tempfile.TemporaryDirectory() as place:
         root, work = Path(place), WORK[name]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
