@@ -130,6 +130,7 @@ def _start(work: Callable[[Path], None], folder: Path, kill_in_write: int = -1, 
     code = 1
     try:
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "the .* circuit of .* edges has no path")  # of small circuits of `tiny`
         if kill_in_write >= 0:
             _arm(kill_in_write, share)
         work(folder)
