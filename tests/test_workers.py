@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from small_models import random_pairs, small_model
+from small_models import half, random_pairs, small_model
 
 from gatewise import Metric, discover, evaluate, load_model, score_edges, task
 from gatewise.engine.batches import batches
@@ -80,10 +80,6 @@ def test_blocks_are_fixed() -> None:
     assert [part for block in blocks for part in block] == parts
     assert {len(block) for block in blocks} <= {31, 32}
     assert [list(block) for block in in_blocks(parts[:3])] == [[0], [1], [2]]
-
-
-def half(logits: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-    return pairs.margin(logits) / 2
 
 
 def test_eap_by_two_processes_with_own_metric_and_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
