@@ -1,9 +1,10 @@
-"""What docs/findings.md says about gates: the split's labels against exact gate indices, and which gates there are.
+"""What docs/findings.md says about gates, one model and one task at a time, as one JSON file each.
 
-    python scripts/gate_findings.py --task ioi --out gates.json
+    python scripts/gate_findings.py --model smollm2-135m --task ioi --folder docs/results/gates
+    python scripts/gate_findings.py --folder docs/results/gates --table
 
-The split is EAP's, of `--edges` edges by noising and as many by denoising. Its own index of an edge is that of its two
-scores; the exact one, at the receiver on held-out pairs, has all other edges as partner.
+Circuits are searched on `--examples` pairs; everything that is tested is tested on `--test-examples` held-out ones. A
+file that is there is not made again. `--table` prints the tables of all files in the folder.
 """
 
 from __future__ import annotations
@@ -11,68 +12,536 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from math import isfinite, log
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import gatewise as gw
-from gatewise.engine.receivers import Batches
-from gatewise.logic.dividends import gate_index
-from gatewise.logic.telescoping import edge_indices, local_and_downstream
-from gatewise.statistics import rank_correlation
+from gatewise.engine.receivers import LOGITS, Batches
+from gatewise.logic.dividends import gate_index, way_of_acting
+from gatewise.logic.telescoping import EdgeIndices, draw_orders, edge_indices, local_and_downstream, worth_changes
+from gatewise.statistics import rank_correlation, ratio_interval
+
+LABELS = ("AND", "OR", "ADDER")
+TAU = {"ioi": 0.02, "gt": 0.02, "sa": 0.01}  # ACDC's, in nats: some 50 to 100 edges in each direction
+EDGE_FLOOR = 0.005  # of the margin: single edges are smaller than groups
+HALF = log(2)  # by how much the log of matched effects may differ
+NAMED = 3  # edges whose partners are named
+# No task but ioi has several templates or corruptions; these say the same in other words.
+OTHER_WORDS = {
+    "gt": (("lasted from the year", "began in the year"), (" to the year", " and ended in the year")),
+    "sa": (("", "I heard that "),),
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--task", default="ioi")
-    parser.add_argument("--edges", type=int, default=300)
-    parser.add_argument("--examples", type=int, default=16)
-    parser.add_argument("--test-examples", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--most", type=int, default=20, help="receivers that are tested for each grouping")
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    model = gw.load_model(options.model)
-    task = gw.task(
-        options.task, model, examples=options.examples, test_examples=options.test_examples, seed=options.seed
-    )
-    gates = gw.find_gates(model, task.train, "eap", edges=options.edges, joint=False)
-    found: dict[str, Any] = {key: str(value) for key, value in vars(options).items() if key != "out"}
-    found["split"] = split_against_indices(model, task, gates)
-    started = time.process_time()
-    tested = gw.find_interactions(model, task.train, test=task.test, of=gates.sound, most=options.most)
-    found["cpu_seconds"] = time.process_time() - started
-    found["interactions"] = tested.to_json()
-    options.out.write_text(json.dumps(found, indent=2))
-    print(json.dumps(found["split"], indent=2))
-    print(tested)
+@dataclass(frozen=True)
+class Cell:
+    """One model on one task, and the circuits that all sections are about."""
+
+    model: gw.Model
+    task: gw.Task
+    options: argparse.Namespace
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        started = time.process_time()
+        yield
+        self.seconds[name] = round(time.process_time() - started, 1)
+        print(f"{name}: {self.seconds[name]} s", flush=True)
+
+    @cached_property
+    def eap(self) -> gw.Gates:
+        return gw.find_gates(self.model, self.task.train, "eap", edges=self.options.edges, joint=False)
+
+    @cached_property
+    def acdc(self) -> gw.Gates:
+        tau = self.options.tau or TAU[self.task.name]
+        pairs = self.task.train[: self.options.acdc_examples]
+        return gw.find_gates(self.model, pairs, "acdc", threshold=tau, joint=False)
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Local and downstream part of s_ns - s_dn, and s_ns and s_dn, on the search pairs. [2, edge] each"""
+        found = local_and_downstream(Batches(gw.Setting(self.model, self.task.train)))
+        return self.model.graph.vector(found[0]), self.model.graph.vector(found[1])
+
+    @cached_property
+    def indices(self) -> EdgeIndices:
+        """Exact, on held-out pairs: of all labelled edges, and of the next ones in rank."""
+        chosen = self.eap.sound | self.acdc.sound
+        strength = torch.where(chosen.mask, -1.0, self.parts[1].abs().amax(dim=0))
+        following = strength.topk(min(2 * self.options.edges, len(strength) - len(chosen))).indices.tolist()
+        return edge_indices(self.model, self.task.test, chosen | self.model.graph.circuit(following))
+
+    def strongest_nodes(self, count: int) -> list[str]:
+        """Heads and MLPs by what all their edges of the circuit are worth together."""
+        graph, kept = self.model.graph, self.eap.sound.mask
+        worth = torch.zeros(len(graph.senders), dtype=torch.float64)
+        worth.index_add_(0, graph.edge_sender[kept], self.parts[1].mean(dim=0)[kept])
+        worth[graph.sender_slices[0]] = 0.0
+        return [graph.senders[i] for i in worth.abs().topk(min(count, len(worth))).indices.tolist()]
 
 
-def split_against_indices(model: gw.Model, task: gw.Task, gates: gw.Gates) -> dict[str, Any]:
-    """Rank correlation of the split's index with the exact one, mean index and median local share by label."""
-    graph = model.graph
-    arising, scores = (graph.vector(values) for values in local_and_downstream(Batches(gw.Setting(model, task.train))))
-    exact = edge_indices(model, task.test, gates.sound)
-    edges = list(exact.edges)
-    own, gamma = gate_index(scores[0], scores[1])[edges], exact.gamma(0.0)
-    large = torch.maximum(exact.ns.abs(), exact.dn.abs()) > 0.005
-    local = (arising[0].abs() / (arising[0].abs() + arising[1].abs()).clamp(min=1e-300))[edges]
+def measure(model: gw.Model, options: argparse.Namespace) -> dict[str, Any]:
+    """All that is said about one cell."""
+    sizes = {"examples": options.examples, "test_examples": options.test_examples, "seed": options.seed}
+    cell = Cell(model, gw.task(options.task, model, **sizes), options)
+    found: dict[str, Any] = {
+        "about": {key: value for key, value in vars(options).items() if key not in ("folder", "table")}
+        | {name: version(name) for name in ("torch", "transformers")}
+        | {"threads": torch.get_num_threads(), "tau": options.tau or TAU[cell.task.name]},
+    }
+    with cell.timed("split"):
+        found["split"] = {"eap": split(cell, cell.eap), "acdc": split(cell, cell.acdc)}
+    with cell.timed("partners"):
+        found["partners"] = {"eap": partners(cell, cell.eap), "acdc": partners(cell, cell.acdc)}
+    with cell.timed("gates"):
+        pairs = (cell.task.train, None)
+        more: dict[str, Any] = {"test": cell.task.test, "most": options.most}
+        whole = gw.find_interactions(model, *pairs, groupings=["ports"], **more)
+        grouped = gw.find_interactions(model, *pairs, of=cell.eap.sound, **more)
+        found["gates"] = {"whole ports": gates(whole), "circuit": gates(grouped)}
+    with cell.timed("replication"):
+        found["replication"] = replication(cell, [*whole, *grouped])
+    with cell.timed("backups"):
+        found["backups"] = backups(cell)
+    with cell.timed("completion"):
+        found["completion"] = [completion(cell, size) for size in options.sizes]
+    return found | {"cpu_seconds": cell.seconds}
+
+
+def split(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
+    """The split's labels and scores against exact gate indices at the receiver, beside those of matched edges."""
+    arising, scores = cell.parts
+    exact, place = cell.indices, {edge: i for i, edge in enumerate(cell.indices.edges)}
+    gamma, effect = exact.gamma(0.0), torch.maximum(exact.ns.abs(), exact.dn.abs())
+    own = gate_index(scores[0], scores[1])[list(exact.edges)]
+    labels = {place[edge]: kind for kind in LABELS for edge in labelled.by_type[kind].indices}  # type: ignore[index]
+    mine = list(labels)
+    order = torch.tensor([{"AND": 1.0, "OR": -1.0, "ADDER": 0.0}[labels[i]] for i in mine])
+    large = [i for i in mine if float(effect[i]) > EDGE_FLOOR]
+    twins = matched(cell, mine, effect)
+    local = arising[0].abs() / (arising[0].abs() + arising[1].abs()).clamp(min=1e-300)
+    sums = arising[:, [exact.edges[i] for i in mine]].abs().sum(dim=1)
     by_label = {}
-    for kind, circuit in gates.by_type.items():
-        mine = circuit.mask[edges]
+    for kind in LABELS:
+        some = [i for i in mine if labels[i] == kind]
+        with_twin = [i for i in some if i in twins]
+        differences = [float(gamma[i] - gamma[twins[i]]) for i in with_twin]
         by_label[kind] = {
-            "edges": int(mine.sum()),
-            "mean_gamma": float(gamma[mine & ~gamma.isnan()].mean()),
-            "median_local_share": float(local[mine].median()),
+            "edges": len(some),
+            "mean_gamma": mean(gamma[some]),
+            "median_local_share": median(local[[exact.edges[i] for i in some]]),
+            "matched": len(with_twin),
+            "matched_gamma": mean(gamma[[twins[i] for i in with_twin]]),
+            "above_matched": span(ratio_interval(differences, [1.0] * len(differences))),
         }
     return {
-        "rank_correlation": rank_correlation(own, gamma),
-        "rank_correlation_above_floor": rank_correlation(own[large], gamma[large]),
-        "edges_above_floor": int(large.sum()),
+        "ns": len(labelled.ns),
+        "dn": len(labelled.dn),
+        "local_share": float(sums[0] / sums.sum()),
+        "label_correlation": rank_correlation(order, gamma[mine]),
+        "score_correlation": rank_correlation(own[mine], gamma[mine]),
+        "score_correlation_above_floor": rank_correlation(own[large], gamma[large]),
+        "score_correlation_matched": rank_correlation(own[list(twins.values())], gamma[list(twins.values())]),
+        "edges_above_floor": len(large),
         "by_label": by_label,
     }
+
+
+def matched(cell: Cell, mine: Sequence[int], effect: Tensor) -> dict[int, int]:
+    """For each labelled edge one without a label, into the same stage and of about the same effect at its receiver."""
+    graph, edges = cell.model.graph, cell.indices.edges
+    taken = cell.eap.sound | cell.acdc.sound
+    node = [graph.port_sender[int(graph.edge_port[edge])] for edge in edges]
+    stage = [len(graph.stages) - 1 if one < 0 else graph.stage_of_sender[one] for one in node]
+    size = effect.clamp(min=1e-12).log().tolist()
+    free = {i for i, edge in enumerate(edges) if not bool(taken.mask[edge])}
+    found = {}
+    for i in sorted(mine, key=lambda one: -size[one]):
+        near = [j for j in free if stage[j] == stage[i] and abs(size[j] - size[i]) < HALF]
+        if near:
+            found[i] = min(near, key=lambda j: (abs(size[j] - size[i]), j))
+            free.remove(found[i])
+    return found
+
+
+def partners(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
+    """Where the partner of an AND or OR label is.
+
+    At the receiver: there, on held-out pairs, the edge acts as its label says, by more than a factor of two. Elsewhere:
+    it does not, but its scores differ as the label says by that factor, so that the difference arises downstream. None:
+    they do not, and the label is the cut's between found and not found.
+    """
+    graph, exact = cell.model.graph, cell.indices
+    acts = dict(zip(exact.edges, exact.labels(EDGE_FLOOR), strict=True))
+    own = gate_index(cell.parts[1][0], cell.parts[1][1])
+    found: dict[str, Any] = {}
+    at_receiver: list[int] = []
+    for kind in ("AND", "OR"):
+        edges = labelled.by_type[kind].indices  # type: ignore[index]
+        where = {}
+        for edge in edges:
+            by_scores = way_of_acting(*[float(own[edge])] * 3)
+            where[edge] = "receiver" if acts[edge] == kind else "elsewhere" if by_scores == kind else "none"
+        at_receiver += [edge for edge in edges if where[edge] == "receiver"]
+        found[kind] = {
+            "where": dict(Counter(where.values())),
+            "acts": dict(Counter(acts[edge] for edge in edges)),
+            "ports": dict(Counter(partner_ports(cell, [e for e in edges if where[e] == "receiver"]).values())),
+        }
+    effect = dict(zip(exact.edges, (exact.ns - exact.dn).abs().tolist(), strict=True))
+    named = sorted((e for e in at_receiver if graph.edges[e].endswith(">")), key=lambda e: -effect[e])[:NAMED]
+    examples = [gw.partners(cell.model, cell.task.train, graph.edges[edge]) for edge in named]
+    found["examples"] = [
+        {"edge": one.edge, "ns": one.ns, "dn": one.dn, "with": {name: one.exact[name] for name in one.strongest[:4]}}
+        for one in examples
+    ]
+    return found
+
+
+def partner_ports(cell: Cell, edges: Iterable[int]) -> dict[int, str]:
+    """Whether n - d of an edge into a head arises with another port of it or with its own; of other nodes, its own."""
+    graph = cell.model.graph
+    on = Batches(gw.Setting(cell.model, cell.task.test))
+    found: dict[int, str] = {}
+    by_node: dict[int, list[int]] = {}
+    for edge in edges:
+        by_node.setdefault(graph.port_sender[int(graph.edge_port[edge])], []).append(edge)
+    for node, some in by_node.items():
+        ports = [] if node == LOGITS else list(graph.ports_of_sender[node])
+        if len(ports) < 2:
+            found |= dict.fromkeys(some, "own")
+            continue
+        kept = graph.edge_index[ports] >= 0
+        masks = torch.stack([kept & (torch.arange(len(ports)) == place)[:, None] for place in range(len(ports))])
+        single = torch.stack([graph.edge_index[ports] == edge for edge in some])
+        changes = worth_changes(on, node, masks, single, draw_orders(len(ports), 6, 0))[0]
+        for row, edge in zip(changes, some, strict=True):
+            largest = ports[int(row.abs().argmax())]
+            found[edge] = "own" if largest == int(graph.edge_port[edge]) else "another"
+    return found
+
+
+def gates(found: gw.Interactions) -> dict[str, Any]:
+    rows = [gate(one) | {"stands": ok} for one, ok in zip(found.tested, found.stands, strict=True)]
+    return {"looked_at": found.looked_at, "tested": rows}
+
+
+def gate(one: gw.Interaction) -> dict[str, Any]:
+    """What is kept of a gate: its largest interaction, and how its groups act."""
+    names, size = one.interaction
+    ports = {name: sorted({edge.partition("->")[2] for edge in edges}) for name, edges in one.groups.items()}
+    return {
+        "receiver": one.receiver,
+        "rest": one.rest,
+        "set": sorted(names),
+        "by": "ports" if set(names) <= set("QKV") else "partners",
+        "across": len({port for name in names for port in ports[name]}) > 1,
+        "value": span(size),
+        "share_of_all": finite(abs(size.value) / max(abs(value) for value in one.values.values())),
+        "label": one.label,
+        "conditional": one.conditional,
+        "p": one.p,
+        "confirmed": None if one.confirmed is None else bool(one.confirmed),
+        "on_margin": None if one.confirmed is None else {s: span(v) for s, v in one.confirmed.on_margin.items()},
+        "groups": {
+            name: {"edges": len(edges), "ports": ports[name], "gamma": finite(one.gamma[name])}
+            | {"acts": one.group_labels[name], "alone": one.dn[name]}
+            for name, edges in one.groups.items()
+        },
+    }
+
+
+def replication(cell: Cell, found: Sequence[gw.Interaction]) -> dict[str, Any]:
+    """The gates that stand again, on other pairs: rates, and how many there are."""
+    model, options, name = cell.model, cell.options, cell.task.name
+    sizes = {"examples": options.examples, "test_examples": options.test_examples}
+    others = {"other pairs": gw.task(name, model, **sizes, seed=options.seed + 1).test}
+    if name in OTHER_WORDS:
+        others["other words"] = reworded(model, cell.task.test, OTHER_WORDS[name])
+    if name == "ioi":
+        others["second corruption"] = gw.task("ioi:corruption=all-names", model, **sizes, seed=options.seed).test
+    again = gw.replicate(model, found, others)
+    rates = {key: {"gates": len(found), "stand": rate} for key, rate in again.rates.items()}
+    for key, rate in again.label_rates.items():
+        rates[key]["same_label"] = rate
+    if name == "ioi":  # searched and tested on half of the templates, and again on the others
+        halves = gw.task("ioi", model, **sizes | {"examples": 3 * options.examples}, held_out="templates")
+        search, test = halves.train[: options.examples], halves.train[options.examples :]
+        circuit = gw.find_gates(model, search, "eap", edges=options.edges, joint=False).sound
+        first = gw.find_interactions(model, search, test=test, of=circuit, most=options.most, confirm=False)
+        again = gw.replicate(model, first, {"other templates": halves.test})
+        rates["other templates"] = {"gates": len(first), "stand": again.rates["other templates"]}
+        rates["other templates"]["same_label"] = again.label_rates["other templates"]
+    return {key: {name: finite(value) for name, value in row.items()} for key, row in rates.items()}
+
+
+def reworded(model: gw.Model, pairs: gw.Pairs, words: Sequence[tuple[str, str]]) -> gw.Pairs:
+    """The same pairs in another template. An empty word is the beginning of the sentence."""
+
+    def said(text: str) -> str:
+        for old, new in words:
+            text = text.replace(old, new, 1) if old else new + text[0].lower() + text[1:]
+        return text
+
+    rows = [(said(one.clean), said(one.corrupted), list(one.right), list(one.wrong)) for one in pairs]
+    return gw.Pairs.from_text(rows, model, name=f"{pairs.name} in other words")
+
+
+def backups(cell: Cell) -> dict[str, Any]:
+    nodes = cell.strongest_nodes(cell.options.nodes)
+    found = gw.backups(cell.model, cell.task.test[: 2 * cell.options.examples], nodes, most=3)
+    rows = [
+        {"node": one.node, "stand_in": one.stand_in, "alone": one.alone, "other": one.other, "both": one.both}
+        | {"interplay": span(one.interplay), "frozen": span(one.frozen), "stands": one.stands}
+        for one in found
+    ]
+    return {"nodes": nodes, "tested": rows}
+
+
+def completion(cell: Cell, size: int) -> dict[str, Any]:
+    """A circuit of Ns+Dn, a fifth of it replaced by what appears when its strongest nodes are switched."""
+    model, train = cell.model, cell.task.train
+    base = gw.discover(model, train, "eap", "ns+dn", edges=size - size // 5)
+    nodes = cell.strongest_nodes(cell.options.nodes // 2)
+    completed = gw.complete(model, train[: cell.options.acdc_examples], base, nodes=nodes, most=size - len(base))
+    plain = gw.discover(model, train, "eap", "ns+dn", edges=len(completed))
+    both = gw.evaluate(model, cell.task.test, [completed, plain], random_circuits=0)
+    found: dict[str, Any] = {"edges": len(completed), "added": len(completed) - len(base)}
+    found["other_edges"] = len(completed - plain)
+    for name, one, paired in zip(("completed", "ns+dn"), both, reversed(both), strict=True):
+        found[name] = {key: finite(getattr(one, key)) for key in ("destroyed", "recovered", "recovered_margin")}
+        found[name] |= {"completeness": one.completeness.mean, "faithfulness": one.faithfulness.mean}
+        if name == "completed":  # with the interval over pairs of what is gained
+            gains = [a["complement_kl_to_full"] - b["complement_kl_to_full"] for a, b in zip_examples(one, paired)]
+            found["gain"] = span(ratio_interval(gains, [1.0] * len(gains)))
+    return found
+
+
+def zip_examples(one: gw.Evaluation, other: gw.Evaluation) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+    return zip(one.per_example, other.per_example, strict=True)
+
+
+def span(found: Any) -> list[float | None]:
+    """An interval as [value, low, high]."""
+    return [finite(found.value), finite(found.low), finite(found.high)]
+
+
+def finite(value: float) -> float | None:
+    return float(value) if isfinite(value) else None
+
+
+def mean(values: Tensor) -> float | None:
+    known = values[~values.isnan()]
+    return float(known.mean()) if len(known) else None
+
+
+def median(values: Tensor) -> float | None:
+    return float(values.median()) if len(values) else None
+
+
+def tables(cells: Sequence[Mapping[str, Any]]) -> str:
+    """The tables of docs/findings.md."""
+    names = {id(cell): f"{cell['about']['model']}, {cell['about']['task']}" for cell in cells}
+    made = []
+
+    def table(title: str, header: str, rows: Iterable[Sequence[str]]) -> None:
+        columns = header.count("|") + 1
+        lines = [f"| {header} |", "|" + " --- |" * columns, *(f"| {' | '.join(row)} |" for row in rows)]
+        made.append(f"**{title}**\n\n" + "\n".join(lines))
+
+    for key in ("whole ports", "circuit"):
+        table(
+            f"Gates: {key}",
+            "cell | receivers | tested | stand | confirmed | across ports | within a port | MLP or logits | largest | "
+            "labels",
+            ([names[id(cell)], *gate_counts(cell["gates"][key])] for cell in cells),
+        )
+    table(
+        "The largest gates",
+        "cell | receiver | groups | interaction | of the whole | rest of the model clean, corrupted | gate indices",
+        ([names[id(cell)], *row] for cell in cells for row in largest_gates(cell)),
+    )
+    table(
+        "The split against gate indices",
+        "cell | method | ns, dn | AND, OR, ADDER | local share | of AND, OR, ADDER | labels ~ gamma | scores ~ gamma | "
+        "above the floor | of matched edges",
+        ([names[id(cell)], method, *split_row(cell["split"][method])] for cell in cells for method in ("eap", "acdc")),
+    )
+    table(
+        "Mean gate index by label, and how far above matched edges",
+        "cell | method | AND | above | OR | above | ADDER | above",
+        ([names[id(cell)], method, *label_row(cell["split"][method])] for cell in cells for method in ("eap", "acdc")),
+    )
+    table(
+        "Partners of labels",
+        "cell | method | AND at the receiver (in another port) | elsewhere | none | "
+        "OR at the receiver (in another port) | elsewhere | none",
+        (
+            [names[id(cell)], method, *partner_row(cell["partners"][method])]
+            for cell in cells
+            for method in ("eap", "acdc")
+        ),
+    )
+    table(
+        "Backups",
+        "cell | pairs tested | stand | free norm only | strongest",
+        ([names[id(cell)], *backup_row(cell["backups"])] for cell in cells),
+    )
+    table(
+        "Replication",
+        "cell | pairs | gates | stand again | same label",
+        (
+            [names[id(cell)], key, f"{row['gates']:.0f}", percent(row["stand"]), percent(row["same_label"])]
+            for cell in cells
+            for key, row in cell["replication"].items()
+        ),
+    )
+    table(
+        "Completion at equal edges",
+        "cell | edges | other edges | completeness, completed | Ns+Dn | gain | destroyed | Ns+Dn | recovered | Ns+Dn",
+        ([names[id(cell)], *completion_row(one)] for cell in cells for one in cell["completion"]),
+    )
+    return "\n\n".join(made)
+
+
+def gate_counts(found: Mapping[str, Any]) -> list[str]:
+    standing = [one for one in found["tested"] if one["stands"]]
+    head = [one for one in standing if one["receiver"].startswith("a")]
+    across, within = (sum(one["across"] is which for one in head) for which in (True, False))
+    largest = max((abs(one["value"][0]) for one in standing), default=0.0)
+    labels = Counter(one["label"] for one in standing)
+    counts = (found["looked_at"], len(found["tested"]), len(standing), sum(bool(one["confirmed"]) for one in standing))
+    more = (across, within, len(standing) - len(head))
+    spoken = ", ".join(f"{count} {label}" for label, count in labels.most_common()) or "-"
+    return [*map(str, counts + more), f"{largest:.2f}", spoken]
+
+
+def largest_gates(cell: Mapping[str, Any], most: int = 4) -> list[list[str]]:
+    rows = [one for key in ("whole ports", "circuit") for one in cell["gates"][key]["tested"] if one["stands"]]
+    found: dict[str, dict[str, Any]] = {}
+    for one in sorted(rows, key=lambda one: -abs(one["value"][0])):
+        found.setdefault(one["receiver"], one)
+    shown = []
+    for one in list(found.values())[:most]:
+        margin = one["on_margin"]
+        groups = ((name, group) for name, group in one["groups"].items() if name in one["set"])
+        acts = ", ".join(f"{name} {number(group['gamma'])} {group['acts']}" for name, group in groups)
+        on_margin = "-" if margin is None else f"{margin['clean'][0]:+.2f}, {margin['corrupted'][0]:+.2f}"
+        shown.append(
+            [
+                one["receiver"],
+                " x ".join(one["set"]),
+                interval(one["value"]),
+                percent(one["share_of_all"]),
+                on_margin,
+                acts,
+            ]
+        )
+    return shown
+
+
+def split_row(found: Mapping[str, Any]) -> list[str]:
+    by_label = found["by_label"]
+    return [
+        f"{found['ns']}, {found['dn']}",
+        ", ".join(str(by_label[kind]["edges"]) for kind in LABELS),
+        percent(found["local_share"]),
+        ", ".join(percent(by_label[kind]["median_local_share"]) for kind in LABELS),
+        f"{found['label_correlation']:.2f}",
+        f"{found['score_correlation']:.2f}",
+        f"{found['score_correlation_above_floor']:.2f} ({found['edges_above_floor']})",
+        f"{found['score_correlation_matched']:.2f}",
+    ]
+
+
+def label_row(found: Mapping[str, Any]) -> list[str]:
+    cells = []
+    for kind in LABELS:
+        one = found["by_label"][kind]
+        cells += [number(one["mean_gamma"]), f"{interval(one['above_matched'])}, {one['matched']}"]
+    return cells
+
+
+def partner_row(found: Mapping[str, Any]) -> list[str]:
+    cells = []
+    for kind in ("AND", "OR"):
+        where, ports = found[kind]["where"], found[kind]["ports"]
+        cells += [f"{where.get('receiver', 0)} ({ports.get('another', 0)})"]
+        cells += [str(where.get(key, 0)) for key in ("elsewhere", "none")]
+    return cells
+
+
+def backup_row(found: Mapping[str, Any]) -> list[str]:
+    rows = found["tested"]
+    standing = [one for one in rows if one["stands"]]
+    free = sum(one["interplay"][1] > 0 and not one["stands"] for one in rows)
+    best = ", ".join(f"{one['stand_in']} for {one['node']} {interval(one['frozen'])}" for one in standing[:2])
+    return [str(len(rows)), str(len(standing)), str(free), best or "-"]
+
+
+def completion_row(one: Mapping[str, Any]) -> list[str]:
+    both = (one["completed"], one["ns+dn"])
+    return [
+        str(one["edges"]),
+        str(one["other_edges"]),
+        *(f"{found['completeness']:.3f}" for found in both),
+        interval(one["gain"]),
+        *(percent(found[key]) for key in ("destroyed", "recovered") for found in both),
+    ]
+
+
+def interval(found: Sequence[float | None]) -> str:
+    return "-" if found[0] is None else f"{number(found[0])} ({number(found[1])} to {number(found[2])})"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--model", default="smollm2-135m")
+    found.add_argument("--task", default="ioi")
+    found.add_argument("--edges", type=int, default=300, help="of EAP's circuit in each direction")
+    found.add_argument("--sizes", type=int, nargs="+", default=[100, 300], help="edges of the circuits to complete")
+    found.add_argument("--tau", type=float, help="ACDC's threshold in both directions")
+    found.add_argument("--examples", type=int, default=16)
+    found.add_argument("--test-examples", type=int, default=64)
+    found.add_argument("--acdc-examples", type=int, default=8)
+    found.add_argument("--seed", type=int, default=0)
+    found.add_argument("--most", type=int, default=12, help="receivers that are tested for each grouping")
+    found.add_argument("--nodes", type=int, default=8, help="whose backups are looked for")
+    found.add_argument("--folder", type=Path, required=True)
+    found.add_argument("--table", action="store_true", help="print what is in the folder")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    if options.table:
+        print(tables([json.loads(path.read_text()) for path in sorted(options.folder.glob("*-*.json"))]))
+        return
+    path = options.folder / f"{options.model}-{options.task}.json"
+    if not path.exists():
+        options.folder.mkdir(parents=True, exist_ok=True)
+        found = measure(gw.load_model(options.model), options)
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ the members of S are worth alone. Templates may leave players out (`members` are
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,7 @@ from torch import Tensor
 
 TOLERANCE = 0.25  # by which a template may be off, in shares of the largest |v|
 ADDER, MIXED, UNDECIDED = "ADDER", "mixed", "undecided"
+_TWICE = 1 / 3  # gate index at which one effect is twice the other
 
 
 def players(table: Tensor) -> int:
@@ -56,6 +58,15 @@ def gate_index(ns: Tensor, dn: Tensor, floor: float = 0.0) -> Tensor:
     """gamma; NaN where neither effect is above the floor."""
     n, d = ns.abs(), dn.abs()
     return torch.where(torch.maximum(n, d) > floor, (n - d) / (n + d), torch.nan)
+
+
+def way_of_acting(index: float, low: float, high: float) -> str:
+    """AND if a player's loss is more than twice what it brings alone, OR if less than half of it, ADDER between.
+
+    By both ends of the interval of a gate index; undecided if they disagree, or there is no index.
+    """
+    ways = {"AND" if end > _TWICE else "OR" if end < -_TWICE else ADDER for end in (low, high)}
+    return ways.pop() if len(ways) == 1 and not math.isnan(index) else UNDECIDED
 
 
 def partners(table: Tensor) -> Tensor:

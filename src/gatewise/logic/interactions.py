@@ -47,7 +47,6 @@ MOST_GROUPS = 4
 FLOOR = 0.01  # of the margin
 RESAMPLES = 2_000
 FEWEST = 8  # pairs that an interval needs
-_TWICE = 1 / 3  # gate index at which one effect is twice the other
 _Value = TypeVar("_Value")
 
 
@@ -177,14 +176,9 @@ class Interaction:
 
     @cached_property
     def group_labels(self) -> dict[str, str]:
-        """How each player acts, by the interval of its gate index: AND (its loss is more than twice what it brings
-        alone, or there is nothing it brings), OR (the other way round), ADDER (neither), or undecided."""
-        found = {}
-        for name, index in self.intervals["gamma"].items():
-            low, high = (_act(end) for end in (index.low, index.high))
-            known = low == high and not math.isnan(index.value)
-            found[name] = low if known else tables.UNDECIDED
-        return found
+        """How each player acts, by the interval of its gate index (`dividends.way_of_acting`)."""
+        indices = self.intervals["gamma"].items()
+        return {name: tables.way_of_acting(index.value, index.low, index.high) for name, index in indices}
 
     @property
     def interaction(self) -> tuple[Names, Interval]:
@@ -235,16 +229,7 @@ class Interaction:
             },
             "partners": [{"of": a, "with": b, "value": value} for (a, b), value in self.partners.items()],
             "p": self.p,
-            "confirmed": None
-            if self.confirmed is None
-            else {
-                "set": sorted(self.confirmed.members),
-                "at_receiver": _plain(self.confirmed.at_receiver),
-                **{
-                    side: _plain(one) | {"stands": self.confirmed[side]}
-                    for side, one in self.confirmed.on_margin.items()
-                },
-            },
+            "confirmed": None if self.confirmed is None else self.confirmed.to_json(),
             "pairs": len(self.total),
         }
 
@@ -488,10 +473,6 @@ def _contrast(gate: Candidate, found: Interaction) -> Callable[[Receivers], Tens
         return torch.stack([signs @ values.cpu() for values in margins])
 
     return contrast
-
-
-def _act(index: float) -> str:
-    return "AND" if index > _TWICE else "OR" if index < -_TWICE else tables.ADDER
 
 
 def _names(names: Sequence[str], bits: int) -> Names:

@@ -23,10 +23,11 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine.receivers import LOGITS, Batches, Receivers
 from gatewise.engine.setting import Memory, Setting
-from gatewise.logic.dividends import gate_index
-from gatewise.logic.interactions import FLOOR, Candidate, measure, read_gate, setting_of
+from gatewise.logic.dividends import gate_index, way_of_acting
+from gatewise.logic.interactions import FLOOR, RESAMPLES, Candidate, measure, read_gate, setting_of
 from gatewise.models.model import Model
 from gatewise.notebook import SHOWN, card
+from gatewise.statistics import middle_part, resampling_weights
 from gatewise.tasks.pairs import Pairs
 
 ORDERS = 4  # half of them drawn, the others their reverses
@@ -109,12 +110,27 @@ class EdgeIndices:
 
     graph: Graph
     edges: tuple[int, ...]  # indices in graph.edges
-    ns: Tensor  # [edge], what is lost there if only this edge goes
-    dn: Tensor  # [edge], what it brings there alone
+    effects: Tensor  # [lost if only this edge goes, brought by it alone; edge, example], in units of the margin
+    total: Tensor  # [example], difference of the margin between the two runs
+
+    @property
+    def ns(self) -> Tensor:
+        return self.effects[0].mean(dim=-1) / self.total.mean()
+
+    @property
+    def dn(self) -> Tensor:
+        return self.effects[1].mean(dim=-1) / self.total.mean()
 
     def gamma(self, floor: float = FLOOR) -> Tensor:
         """Gate indices: 1 AND, -1 OR, 0 ADDER; NaN where neither effect is above the floor. [edge]"""
         return gate_index(self.ns, self.dn, floor)
+
+    def labels(self, floor: float = FLOOR) -> list[str]:
+        """How each edge acts beside all others of its receiver, by the interval of its gate index over pairs."""
+        weights = resampling_weights(len(self.total), RESAMPLES)
+        low, high = middle_part(gate_index(*(self.effects @ weights / (self.total @ weights))))
+        ends = zip(self.gamma(floor).tolist(), low.tolist(), high.tolist(), strict=True)
+        return [way_of_acting(*one) for one in ends]
 
     def __repr__(self) -> str:
         known = self.gamma()[~self.gamma().isnan()]
@@ -135,29 +151,30 @@ def edge_indices(
     setting.check_circuits([of])
     graph, on = setting.graph, Batches(setting, circuit)
     chosen = graph.matrix(of.mask)
-    effects = torch.zeros(2, len(graph.ports), len(graph.senders), dtype=torch.float64)
-    total = 0.0
+    edges = of.indices
+    place = torch.zeros(graph.n_edges, dtype=torch.long)
+    place[edges] = torch.arange(len(edges))
+    effects, totals = [], []
     for receivers in on:
-        total += float((receivers.margins[0] - receivers.margins[1]).sum())
+        totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
+        effects.append(torch.zeros(2, len(edges), len(totals[-1]), dtype=torch.float64))
         for node in [*range(len(graph.senders)), LOGITS]:
             ports = list(receivers.ports(node))
             places = (chosen[ports] & receivers.kept[ports]).nonzero()
             if len(places):
-                found = _single_effects(receivers, node, places)
-                effects[:, torch.tensor(ports)[places[:, 0]], places[:, 1]] += found
-    edges = tuple(of.indices)
-    ns, dn = graph.vector(effects / total)[:, list(edges)]
-    return EdgeIndices(graph, edges, ns, dn)
+                mine = graph.edge_index[ports][places[:, 0], places[:, 1]]
+                effects[-1][:, place[mine]] = _single_effects(receivers, node, places)
+    return EdgeIndices(graph, tuple(edges), torch.cat(effects, dim=-1), torch.cat(totals))
 
 
 def _single_effects(receivers: Receivers, node: int, places: Tensor) -> Tensor:
-    """n and d of edges [edge, (port of the node, sender)] on one batch, summed over examples. [2, edge]"""
+    """n and d of edges [edge, (port of the node, sender)] on one batch. [2, edge, example]"""
     kept = receivers.kept[list(receivers.ports(node))]
     single = torch.zeros(len(places), *kept.shape, dtype=torch.bool)
     single[torch.arange(len(places)), places[:, 0], places[:, 1]] = True
     clean = torch.cat([kept[None], kept & ~single, single])
     siblings = torch.arange(len(clean)) <= len(places)
-    values = receivers.values(node, clean, siblings).sum(dim=-1).cpu()
+    values = receivers.values(node, clean, siblings).cpu()
     whole, without, alone = values.split([1, len(places), len(places)])
     return torch.stack([whole - without, alone])
 
