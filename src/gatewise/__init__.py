@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         find_interactions as find_interactions,
         interaction as interaction,
         partners as partners,
+        predict as predict,
         reconcile as reconcile,
         replicate as replicate,
         split_gates as split_gates,
@@ -51,7 +52,7 @@ _NAMES = {  # of the package, by where they are defined
     "errors": "GatewiseError",
     "evaluation": "Evaluation check_task evaluate knock_out",
     "logic": "Gates Interaction Interactions backups complete find_gates find_interactions interaction partners "
-    "reconcile replicate split_gates truth_tables",
+    "predict reconcile replicate split_gates truth_tables",
     "methods": "Method Scores discover score_edges",
     "models": "Model load_model register_architecture",
     "report": "investigate",

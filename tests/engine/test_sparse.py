@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from small_models import ARCHITECTURES, random_pairs, small_model
@@ -47,3 +49,29 @@ def test_liveness_of_all_is_that_of_each(architecture: str) -> None:
         kept = model.graph.matrix(circuit.mask)
         known = all_liveness(model, kept)
         assert known == [liveness(model, kept, node, known) for node in range(len(known))]
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "neox", "gemma2"])
+def test_first_stages_that_stay_are_not_run_again(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model(architecture, dtype=torch.float64)
+    graph, setting = model.graph, Setting(model, random_pairs(lengths=(7, 5, 6)))
+    on = setting.intervention(setting.batches()[0])
+    sparse, dense, ran = SparseEngine(model, on), DenseEngine(model, on), list[int]()
+    run = SparseEngine._run
+
+    def counted(self: SparseEngine, reads: Any, where: torch.Tensor) -> torch.Tensor:
+        ran.append(reads.index)
+        return run(self, reads, where)
+
+    monkeypatch.setattr(SparseEngine, "_run", counted)
+    late = graph.circuit([edge for edge in graph.edges if "->a1.h0<k>" in edge])
+    last = graph.circuit(["m0->logits"])
+    early = graph.circuit(["input->a0.h1<v>"])
+    runs = []
+    for gone in (graph.empty(), late, late | last, early, early | late, early):
+        ran.clear()
+        circuit = graph.full() - gone
+        expected = dense.residual(dense_mask(model, circuit))
+        torch.testing.assert_close(sparse.residual(circuit), expected, atol=1e-10, rtol=0)
+        runs.append(ran.copy())
+    assert runs == [[0, 1, 2, 3], [2, 3], [], [0, 1, 2, 3], [2, 3], [2, 3]]

@@ -15,7 +15,7 @@ all writes of the layer, with the siblings' own inputs all on one side, row by r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -101,8 +101,11 @@ class Receivers:
         gradient = torch.stack([self.gradient(writer) for writer in self.model.siblings(node)])
         return (outputs * gradient[:, None]).sum(dim=(0, -1, -2), dtype=torch.float64)
 
-    def _worth(self, node: int, inputs: Sequence[Tensor], siblings: Tensor) -> Tensor:
-        """What the node puts out from the inputs of its ports [row, example, window, d] each. -> [row, example]"""
+    def worth(self, node: int, inputs: Sequence[Tensor], siblings: Tensor) -> Tensor:
+        """What the node puts out from the inputs of its ports [row, example, window, d] each. -> [row, example]
+
+        Values count from nothing at all, not from what no clean edge gives.
+        """
         if node == LOGITS:
             return self.margin(inputs[0][:, :, -1])
         rows = torch.arange(len(siblings), device=self.delta.device)
@@ -119,7 +122,7 @@ class Receivers:
             with torch.enable_grad():
                 inputs = [self._inputs(self._stage(node), part[0][:, i]) for i in range(clean.shape[1])]
                 inputs = [x.detach().requires_grad_(True) for x in inputs]
-                total = self._worth(node, inputs, part[1]).sum()
+                total = self.worth(node, inputs, part[1]).sum()
             gradients = torch.stack(torch.autograd.grad(total, inputs), dim=1)  # [row, port, example, window, d]
             found.append((gradients.flatten(2) @ delta.flatten(1).T).double().cpu())
         return torch.cat(found)
@@ -190,6 +193,27 @@ class Receivers:
 
         change = walk(self.model, nothing, write, biases=False)[-1]
         return self.margin(inputs[-1][:, -1] + change[:, :, -1])
+
+    @torch.no_grad()
+    def run_with(self, outputs: Mapping[int, Tensor]) -> Tensor:
+        """What all senders put out on the clean side of the whole model where some put out what is given.
+
+        outputs: [example, window, d] by sender -> [sender, example, window, d]
+        """
+        graph, found = self.graph, self.runs.clean.outputs.clone()
+        first = min((self._stage(sender) for sender in outputs), default=len(graph.stages))
+
+        def write(index: int, x: Tensor) -> Tensor:
+            nodes = graph.sender_slices[index + 1]
+            if index + 1 >= first:
+                found[nodes] = _outputs(self.model, self.runs, index, x)
+                for sender in range(nodes.start, nodes.stop):
+                    if sender in outputs:
+                        found[sender] = outputs[sender]
+            return found[nodes].sum(dim=0)
+
+        walk(self.model, found[graph.sender_slices[0]].sum(dim=0), write)
+        return found
 
     @torch.no_grad()
     def outputs(self, node: int, clean: Tensor, siblings: Tensor) -> Tensor:
@@ -293,12 +317,17 @@ class Batches:
             yield found
 
 
-def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
-    """The sum of what a stage's nodes write if all their ports read x. [row..., example, window, d]"""
+def _outputs(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
+    """What a stage's nodes write if all their ports read x. [node, row..., example, window, d]"""
     stage = model.stages[index]
     if isinstance(stage, Attention):
-        return stage(x[None], runs.layout, runs.prefix[index]).sum(dim=0)
-    return stage(x.expand(stage.n_nodes, *x.shape)).sum(dim=0)
+        return stage(x[None], runs.layout, runs.prefix[index])
+    return stage(x.expand(stage.n_nodes, *x.shape))
+
+
+def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
+    """The sum of that. [row..., example, window, d]"""
+    return _outputs(model, runs, index, x).sum(dim=0)
 
 
 def _whole_gradients(model: Model, runs: BothRuns, margin: Callable[[Tensor], Tensor]) -> Tensor:

@@ -2,8 +2,8 @@
 
 Circuits people look at have few edges, or lack few. So a port's input is either that without edges plus what its few
 kept edges carry, or the whole stream less what its few removed edges carry. Ports with nothing of their own share their
-input, and so queries, keys and values; nodes that read nothing new, or that nothing reads, are not run at all. The
-dense engine is the slow twin.
+input, and so queries, keys and values; nodes that read nothing new, or that nothing reads, are not run at all, and the
+first stages are not if they are those of the circuit before. The dense engine is the slow twin.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ class _Reads:
     many: Tensor  # [port of the stage] of bool: whether its weights are for the stream
 
 
+@dataclass(frozen=True, eq=False)
+class _Done:
+    """What was run for a circuit, beside the outputs in the engine's buffer."""
+
+    kept: Tensor  # [port, sender] of bool
+    live: Tensor  # [sender]
+    moves: Tensor  # [sender] of bool
+    totals: dict[int, Tensor]  # the sum of what moves, by the number of senders that have written
+
+
 class SparseEngine:
     """Runs circuits on one prepared batch."""
 
@@ -40,6 +50,7 @@ class SparseEngine:
         shape = (len(model.graph.senders), *intervention.sources.shape[1:])
         self._delta = intervention.sources.new_zeros(shape)  # current - other of every sender that moves
         self._unmoved: dict[tuple[int, Kind], Tensor] = {}  # queries, keys and values without any edge
+        self._before: _Done | None = None
 
     def logits(self, circuit: Circuit) -> Tensor:
         """Logits of the circuit at the last position. [example, vocabulary]"""
@@ -47,24 +58,43 @@ class SparseEngine:
 
     @torch.no_grad()
     def residual(self, circuit: Circuit) -> Tensor:
-        """The residual that is unembedded at the last position. [example, d]"""
+        """The residual that is unembedded at the last position. [example, d]
+
+        Of circuits one after the other, those with equal edges into the first stages share the runs of these.
+        """
         model, on, graph = self.model, self.on, self.model.graph
         sources = graph.sender_slices[0]
         kept = graph.matrix(circuit.mask.cpu())
         live = torch.tensor(all_liveness(model, kept))
+        shared, before, self._before = self._shared(kept, live), self._before, None
         moves = live != DEAD  # which senders matter, and differ from the other run
         torch.sub(on.sources, on.other[sources], out=self._delta[sources])
         total = self._delta[moves[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
         totals = {sources.stop: total}  # by the number of senders that have written
         for index in range(len(model.stages)):
             nodes, reads = graph.sender_slices[index + 1], graph.stages[index + 1].reads
+            if before is not None and index < shared:
+                moves[nodes], total = before.moves[nodes], before.totals[nodes.stop]
+                totals[nodes.stop] = total
+                continue
             if on.is_run:
                 moves[nodes] &= self._reached(index, kept[:, :reads] & moves[:reads])
             if bool(moves[nodes].any()):
                 where = live[nodes] * moves[nodes]
                 total = total + self._run(self._reads(index, kept, moves, totals[reads]), where)
             totals[nodes.stop] = total
+        self._before = _Done(kept, live, moves, totals)
         return self._inputs(self._reads(len(model.stages), kept, moves, total), torch.tensor([0]), 1)[0, :, 0]
+
+    def _shared(self, kept: Tensor, live: Tensor) -> int:
+        """How many first stages read the same edges and matter at the same positions as in the circuit before."""
+        graph, before = self.model.graph, self._before
+        if before is None:
+            return 0
+        for index, (ports, nodes) in enumerate(zip(graph.port_slices, graph.sender_slices, strict=True)):
+            if not torch.equal(kept[ports], before.kept[ports]) or not torch.equal(live[nodes], before.live[nodes]):
+                return max(0, index - 1)  # the sources are no stage that is run
+        return len(self.model.stages)
 
     def _reached(self, index: int, moving: Tensor) -> Tensor:
         """Which nodes of a stage read something that moves. moving: kept edges from senders that do [port, sender]"""

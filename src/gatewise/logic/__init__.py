@@ -8,6 +8,7 @@ from gatewise.logic.find import Agreement, find_gates, label_agreement
 from gatewise.logic.gates import Gate, Gates, GroupGate, split_gates
 from gatewise.logic.interactions import Interaction, interaction
 from gatewise.logic.minimal import MinimalCheck, check_minimal
+from gatewise.logic.prediction import Prediction, predict
 from gatewise.logic.reconciliation import Reconciliation, reconcile
 from gatewise.logic.replication import Replication, replicate
 from gatewise.logic.standins import Backup, backups, complete
@@ -28,6 +29,7 @@ __all__ = [
     "Misalignment",
     "MisalignmentCurve",
     "Partners",
+    "Prediction",
     "Reconciliation",
     "Replication",
     "Sampling",
@@ -45,6 +47,7 @@ __all__ = [
     "misalignment",
     "misalignment_curve",
     "partners",
+    "predict",
     "reconcile",
     "replicate",
     "split_gates",

@@ -32,6 +32,7 @@ from gatewise.logic.interactions import (
     gate_of_masks,
     in_context,
     measure,
+    search_and_test,
     setting_of,
 )
 from gatewise.logic.telescoping import local_and_downstream
@@ -102,10 +103,7 @@ def find_interactions(
     test: the held-out pairs; without them the second half of `pairs` is held out. of: only edges of this circuit are
     put into groups, within `circuit` or the model. most: receivers that are tested for each grouping.
     """
-    whole = Setting.of(model, pairs, memory=memory)
-    middle = len(whole) // 2
-    parts = (whole[:middle], whole[middle:]) if test is None else (whole, whole.with_pairs(test))
-    search, held_out = (setting_of(part, None, circuit) for part in parts)
+    search, held_out = search_and_test(model, pairs, test, circuit, memory)
     search.check_circuits([] if of is None else [of])
     unknown = [one for one in groupings if one not in GROUPINGS]
     if unknown or not groupings:
@@ -135,7 +133,7 @@ def interactions_at(
     on = Batches(setting_of(model, pairs, memory=memory))
     graph = on.model.graph
     nodes = [find_node(graph, name) for name in receivers]
-    masks = {node: _port_masks(on, node) if len(_ports(on, node)) > 1 else _by_direction(gates, node) for node in nodes}
+    masks = {node: port_masks(on, node) if len(_ports(on, node)) > 1 else _by_direction(gates, node) for node in nodes}
     several = [gate_of_masks(graph, node, groups) for node, groups in masks.items() if len(groups) > 1]
     return _tested(on, several, len(nodes), confirm, floor) if several else Interactions((), (), len(nodes))
 
@@ -169,7 +167,7 @@ def _candidates(
     gates = []
     if "ports" in groupings:
         several = {node: mask for node, mask in edges.items() if int(mask.any(dim=1).sum()) > 1}
-        found = [gate_of_masks(graph, node, _port_masks(on, node, mask), on.circuit) for node, mask in several.items()]
+        found = [gate_of_masks(graph, node, port_masks(on, node, mask), on.circuit) for node, mask in several.items()]
         gates += _largest(on, found, most, floor)
     if "partners" in groupings:
         gates += _largest(on, _by_partners(on, edges, most, seed), most, floor)
@@ -181,7 +179,7 @@ def _ports(on: Batches, node: int) -> list[int]:
     return [len(graph.ports) - 1] if node == LOGITS else list(graph.ports_of_sender[node])
 
 
-def _port_masks(on: Batches, node: int, edges: Tensor | None = None) -> dict[str, Tensor]:
+def port_masks(on: Batches, node: int, edges: Tensor | None = None) -> dict[str, Tensor]:
     """Each port of a head as a group: of these edges, or of all. [port, sender] of bool"""
     groups = {}
     edges = next(iter(on)).kept[_ports(on, node)] if edges is None else edges

@@ -314,6 +314,20 @@ def setting_of(
     return setting
 
 
+def search_and_test(
+    model: Model | Setting,
+    pairs: Pairs | None,
+    test: Pairs | None,
+    circuit: Circuit | None = None,
+    memory: Memory = None,
+) -> tuple[Setting, Setting]:
+    """The pairs to search on, and held-out ones: those given, or the second half."""
+    whole = Setting.of(model, pairs, memory=memory)
+    middle = len(whole) // 2
+    parts = (whole[:middle], whole[middle:]) if test is None else (whole, whole.with_pairs(test))
+    return setting_of(parts[0], None, circuit), setting_of(parts[1], None, circuit)
+
+
 def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: Circuit | None = None) -> Candidate:
     """What the user typed, as indices; or one line about what is wrong with it."""
     if rest not in ("corrupted", "clean", "player"):
@@ -333,7 +347,7 @@ def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: 
 def gate_of_masks(graph: Graph, node: int, groups: Mapping[str, Tensor], circuit: Circuit | None = None) -> Candidate:
     """Groups given as [port of the node, sender] of bool each; what is left of the node's edges is the rest."""
     ports, kept = _into(graph, node, circuit)
-    masks = torch.stack(list(groups.values()))
+    masks = torch.stack(list(groups.values())) if groups else kept.new_zeros(0, *kept.shape)
     spelled = {group: _edges(graph, ports, mask) for group, mask in groups.items()}
     everything = torch.cat([masks, kept[None] & ~masks.any(dim=0)])
     return Candidate(_node_name(graph, node), node, spelled, "corrupted", everything)
@@ -417,10 +431,11 @@ def measure(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tens
         for gate, parts in zip(gates, found, strict=True):
             parts.append(receivers.values(gate.node, *gate.rows(range(1 << len(gate.masks)))).cpu())
         totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
-    return [torch.cat(parts, dim=-1) for parts in found], _checked(torch.cat(totals))
+    return [torch.cat(parts, dim=-1) for parts in found], checked_total(torch.cat(totals))
 
 
-def _checked(total: Tensor) -> Tensor:
+def checked_total(total: Tensor) -> Tensor:
+    """Refuse pairs whose margin does not differ between the runs. [example]"""
     if not math.isfinite(float(total.mean())) or float(total.mean().abs()) < 1e-6:
         raise GatewiseError(
             f"the margin differs by {float(total.mean()):.2g} between the clean and the corrupted run on average, so "

@@ -1,0 +1,62 @@
+"""What docs/findings.md says about prediction: the margin of unseen subsets of ports, by sums, pairs and gates.
+
+    python scripts/gate_prediction.py --task ioi --out docs/results/gates
+
+Writes TASK.json and TASK.svg into the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import torch
+import transformers
+
+import gatewise as gw
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--task", default="ioi")
+    parser.add_argument("--examples", type=int, default=16)
+    parser.add_argument("--test-examples", type=int, default=64)
+    parser.add_argument("--receivers", type=int, default=12)
+    parser.add_argument("--subsets", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    model = gw.load_model(options.model)
+    sizes = {"examples": options.examples, "test_examples": options.test_examples}
+    task = gw.task(options.task, model, **sizes, seed=options.seed)
+    started = time.process_time()
+    found = gw.predict(
+        model, task.train, test=task.test, receivers=options.receivers, subsets=options.subsets, seed=options.seed
+    )
+    about = {
+        "model": options.model,
+        "task": options.task,
+        "seed": options.seed,
+        "cpu_seconds": round(time.process_time() - started),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "gatewise": gw.__version__,
+        },
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = f"{options.model}-{options.task}"
+    (options.out / f"{name}.json").write_text(json.dumps(about | found.to_json(), indent=1) + "\n")
+    found.draw(options.out / f"{name}.svg")
+    print(found)
+    print(found.program)
+
+
+if __name__ == "__main__":
+    main()
