@@ -369,7 +369,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     files = ["--keep", str(tmp_path / "ioi.gates"), "--remove", str(tmp_path / "gt.gates")]
 
     def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["gatewise", "reconcile", *words])
+        monkeypatch.setattr("sys.argv", ["gatewise", *words])
         code = 0
         try:
             cli.main()
@@ -377,17 +377,26 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
             code = stop.code if isinstance(stop.code, int) else 0
         return code, *capsys.readouterr()
 
-    code, out, _ = run(*files, "--json", "--measure", "--examples", "4", "--out", str(tmp_path / "r.json"))
+    code, out, _ = run("reconcile", *files, "--json", "--measure", "--examples", "4", "--out", str(tmp_path / "r.json"))
     found = json.loads(out)
     assert (code, found["keep"], found["remove"]) == (0, ["ioi"], ["gt"])
     assert Circuit.load(tmp_path / "r.json").edges == found["removal"]
     assert {one["removal"] for one in found["trials"]} >= {ANSWER, "nothing", "whole circuit", "conflict"}
-    code, out, _ = run(*files)
+    both, by_rule = found["trials"], [one for one in found["trials"] if one["removal"] == "conflict"]
+    code, out, _ = run("conflict", *files[1::2], "--json", "--measure", "--examples", "4")
+    rule = json.loads(out)
+    assert [one for one in rule["trials"] if one["removal"] == "conflict"] == by_rule
+    assert by_rule[0]["edges"] == len(rule["removal"]) != len(found["removal"])
+    assert {one["removal"] for one in rule["trials"]} == {one["removal"] for one in both} - {ANSWER}
+    code, out, _ = run("conflict", *files[1::2], "--measure", "--examples", "4", "--keep", "b")
+    assert code == 0
+    assert "gt (kept)" in out
+    code, out, _ = run("reconcile", *files)
     assert code == 0
     assert f"Take away {len(found['removal'])} edges" in out
-    code, out, err = run(*files, "--share", "0.4")
+    code, out, err = run("reconcile", *files, "--share", "0.4")
     assert (code, out) == (2, "")
     assert "more than 0.5" in err
-    code, _, err = run("--remove", str(tmp_path / "gt.gates"), "--by", "tested")
+    code, _, err = run("reconcile", "--remove", str(tmp_path / "gt.gates"), "--by", "tested")
     assert code == 2
     assert "--test --out" in err

@@ -1,4 +1,4 @@
-"""`gatewise compare` and `gatewise conflict`: two circuits side by side, and two tasks at once."""
+"""`gatewise compare`: two circuits side by side."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from rich import box
 from rich.console import Console
 
 from gatewise.cli.options import FoldingTable, JsonOption
-from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gatewise.circuits.compare import Comparison, Counts
     from gatewise.circuits.published import Recall
-    from gatewise.logic.conflict import Conflicts
 
 
 def compare_command(
@@ -61,47 +59,6 @@ def compare_command(
     _show(found, a, b, top)
     if all(isinstance(one, Labelled) for one in both):
         print(f"Of two tasks: gatewise reconcile --keep {a} --remove {b} asks whether one can go and the other stay.")
-
-
-def conflict_command(
-    a: Annotated[Path, typer.Argument(help="A gates file (`gatewise gates --out`) of one task.")],
-    b: Annotated[Path, typer.Argument(help="A gates file of another task on the same model.")],
-    keep: Annotated[str, typer.Option(help="The task to keep, a or b; the other one is to be removed.")] = "a",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Circuit file for the edges to remove.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show all shared edges, not the first 30.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask whether one task can be removed and another kept: which edges clash, and which clashes dissolve.
-
-    The task to keep needs its AND and ADDER edges and one edge of each OR gate; the task to remove must lose its OR and
-    ADDER edges and one edge of each AND gate. To measure what removal does, evaluate the file of --out on both tasks
-    and read the columns G\\C, the model without these edges.
-
-    Examples:
-
-    ```
-    gatewise gates tiny --task ioi --edges 200 --out ioi.safetensors
-    gatewise gates tiny --task gt --edges 200 --out gt.safetensors
-    gatewise conflict ioi.safetensors gt.safetensors --out removal.json
-    gatewise evaluate removal.json --model tiny --task ioi
-    ```
-    """
-    if keep not in ("a", "b"):
-        raise GatewiseError(f"--keep is a or b, the first or the second file; got {keep!r}.")
-    from gatewise.logic.conflict import find_conflicts
-    from gatewise.logic.gates import Gates
-
-    first, second = Gates.load(a), Gates.load(b)
-    found = find_conflicts(first, second) if keep == "a" else find_conflicts(second, first)
-    names = (a, b) if keep == "a" else (b, a)
-    if out is not None:
-        found.removal.with_provenance(kept=names[0].name, removed=names[1].name).save(out)
-    if as_json:
-        print(json.dumps({"keep": str(names[0]), "remove": str(names[1]), **found.to_json()}, indent=2))
-    else:
-        _show_conflicts(found, names, None if every else 30)
-        if out is not None:
-            print(f"The edges to remove are in {out}.")
 
 
 def _show(found: Comparison, a: Path, b: Path, top: int) -> None:
@@ -156,37 +113,3 @@ def _show_recall(recall: Recall, a: Path, name: str) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _show_conflicts(found: Conflicts, names: tuple[Path, Path], limit: int | None) -> None:
-    console = Console()
-    order = {"conflict": 0, "dissolved by OR": 1, "dissolved by AND": 2}
-    clashes = sorted(found.clashes, key=lambda clash: order[clash.verdict])
-    table = FoldingTable("edge", "to keep", "to remove", "verdict", "because of", box=box.SIMPLE_HEAD)
-    for clash in clashes[:limit]:
-        reason = {
-            "conflict": "each edge of its AND gate is needed" if clash.remove == "AND" else "needed, and must go",
-            "dissolved by OR": f"stays: {_some(clash.instead)}",
-            "dissolved by AND": f"goes: {_some(clash.instead)}",
-        }[clash.verdict]
-        table.add_row(clash.edge, clash.keep, clash.remove, clash.verdict, reason)
-    console.print(table)
-    if limit is not None and len(clashes) > limit:
-        console.print(f"... and {len(clashes) - limit:,} more; --all shows them.", highlight=False)
-    verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in found.counts().items())
-    console.print(
-        f"to keep {names[0]}: {len(found.keep):,} edges; to remove {names[1]}: {len(found.remove):,} edges; shared "
-        f"{len(clashes):,}: {verdicts}.\n"
-        + (
-            f"No conflict is left: removing {len(found.removal):,} edges should take one task away and spare the other."
-            if found.compatible
-            else f"{len(found.removal):,} edges can go; the conflicts keep the rest of the task to remove in place."
-        ),
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _some(edges: tuple[str, ...]) -> str:
-    return ", ".join(edges[:2]) + (f" and {len(edges) - 2} more" if len(edges) > 2 else "")

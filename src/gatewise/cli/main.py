@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from gatewise.cli.compare import compare_command, conflict_command
+from gatewise.cli.compare import compare_command
 from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import evaluate_command
 from gatewise.cli.gates import gates_command
@@ -21,7 +21,7 @@ from gatewise.cli.interaction import interaction_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
-from gatewise.cli.reconcile import reconcile_command
+from gatewise.cli.reconcile import conflict_command, reconcile_command
 from gatewise.cli.reproduce import reproduce_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app

@@ -1,4 +1,4 @@
-"""`gatewise reconcile`: the fewest edges to take away so that some tasks are gone and others stay."""
+"""`gatewise reconcile` and `gatewise conflict`: what to take away so that some tasks are gone and others stay."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ from gatewise.cli.options import (
 from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
+    from gatewise.circuits.circuit import Circuit
+    from gatewise.logic.conflict import Conflicts
     from gatewise.logic.formulas import LabelsBy
     from gatewise.logic.gates import Gates
     from gatewise.logic.reconciliation import Reconciliation
     from gatewise.logic.trials import TriedRemoval
+
+
+_MeasureOption = Annotated[
+    bool, typer.Option("--measure", help="Run all tasks without these edges, on held-out pairs, beside others.")
+]
 
 
 @options_apart
@@ -41,9 +48,7 @@ def reconcile_command(
     ] = 0.9,
     seconds: Annotated[float, typer.Option(help="After which the best removal found so far is taken.")] = 60.0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Circuit file for the edges to remove.")] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Run all tasks without these edges, on held-out pairs, beside others.")
-    ] = False,
+    measure: _MeasureOption = False,
     model: ModelOption = "",
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
@@ -72,7 +77,7 @@ def reconcile_command(
     if out is not None and answer.removal is not None:
         names = {"kept": [path.name for path in keep or []], "removed": [path.name for path in remove]}
         answer.removal.with_provenance(**names).save(out)
-    trials = _trials(machine, answer, kept, removed, model, examples, seed) if measure else []
+    trials = _trials(machine, answer, answer.removal, kept, removed, model, examples, seed) if measure else []
     if as_json:
         more = {"trials": [one.to_json() for one in trials]} if measure else {}
         print(json.dumps({**answer.to_json(), **more}, indent=2))
@@ -80,20 +85,74 @@ def reconcile_command(
         _show(answer, trials, out)
 
 
+@options_apart
+def conflict_command(
+    machine: Machine,
+    a: Annotated[Path, typer.Argument(help="A gates file (`gatewise gates --out`) of one task.")],
+    b: Annotated[Path, typer.Argument(help="A gates file of another task on the same model.")],
+    keep: Annotated[str, typer.Option(help="The task to keep, a or b; the other one is to be removed.")] = "a",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Circuit file for the edges to remove.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show all shared edges, not the first 30.")] = False,
+    measure: _MeasureOption = False,
+    model: ModelOption = "",
+    examples: ExamplesOption = 64,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask whether one task can be removed and another kept: which edges clash, and which clashes dissolve.
+
+    The task to keep needs its AND and ADDER edges and one edge of each OR gate; the task to remove must lose its OR and
+    ADDER edges and one edge of each AND gate. This is a rule of thumb: `gatewise reconcile` asks a solver. --measure
+    removes the edges from the model [that of the gates files] and shows what is left of both tasks.
+
+    Examples:
+
+    ```
+    gatewise gates tiny --task ioi --edges 200 --out ioi.safetensors
+    gatewise gates tiny --task gt --edges 200 --out gt.safetensors
+    gatewise conflict ioi.safetensors gt.safetensors --out removal.json
+    gatewise conflict ioi.safetensors gt.safetensors --keep b --measure -n 8
+    ```
+    """
+    if keep not in ("a", "b"):
+        raise GatewiseError(f"--keep is a or b, the first or the second file; got {keep!r}.")
+    from gatewise.logic.conflict import find_conflicts
+    from gatewise.logic.gates import Gates
+
+    names = (a, b) if keep == "a" else (b, a)
+    kept, removed = (Gates.load(path) for path in names)
+    found = find_conflicts(kept, removed)
+    if out is not None:
+        found.removal.with_provenance(kept=names[0].name, removed=names[1].name).save(out)
+    trials = _trials(machine, None, found.removal, [kept], [removed], model, examples, seed) if measure else []
+    if as_json:
+        more = {"trials": [one.to_json() for one in trials]} if measure else {}
+        print(json.dumps({"keep": str(names[0]), "remove": str(names[1]), **found.to_json(), **more}, indent=2))
+    else:
+        _show_conflicts(found, names, None if every else 30)
+        if out is not None:
+            print(f"The edges to remove are in {out}.")
+        if trials:
+            Console().print(_table(trials))
+
+
 def _trials(
     machine: Machine,
-    answer: Reconciliation,
+    answer: Reconciliation | None,
+    removal: Circuit | None,
     keep: Sequence[Gates],
     remove: Sequence[Gates],
     model: str,
     examples: int,
     seed: int,
 ) -> list[TriedRemoval]:
+    from gatewise.logic.gates import task_names
     from gatewise.logic.trials import other_removals, try_removals
     from gatewise.tasks import task
 
+    names = task_names([*keep, *remove])
     records: list[Any] = [gates.ns.provenance for gates in (*keep, *remove)]
-    unknown = [formula.name for formula, one in zip(answer.formulas, records, strict=True) if "task" not in one]
+    unknown = [name for name, one in zip(names, records, strict=True) if "task" not in one]
     if unknown or not (model or "model" in records[0]):
         raise GatewiseError(
             "--measure needs gates files that name their model and task, such as `gatewise gates --out` writes; "
@@ -102,11 +161,12 @@ def _trials(
     loaded = load(model or records[0]["model"], machine)
     reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
     pairs = {
-        formula.name: task(record["task"], loaded, examples=examples, seed=seed, **reading).test
-        for formula, record in zip(answer.formulas, records, strict=True)
+        name: task(record["task"], loaded, examples=examples, seed=seed, **reading).test
+        for name, record in zip(names, records, strict=True)
     }
-    others = other_removals(keep, remove, None if answer.removal is None else len(answer.removal), seed)
-    return try_removals(loaded, pairs, answer, others, machine.memory)
+    others = other_removals(keep, remove, None if removal is None else len(removal), seed)
+    asked = {name: place < len(keep) for place, name in enumerate(names)} if answer is None else answer
+    return try_removals(loaded, pairs, asked, others, machine.memory)
 
 
 def _show(answer: Reconciliation, trials: Sequence[TriedRemoval], out: Path | None) -> None:
@@ -150,3 +210,37 @@ def _table(trials: Sequence[TriedRemoval]) -> FoldingTable:
         cells = [f"{float(one.accuracy):.2f}, {one.share:.2f}, {float(one.kl):.2f}" for one in found]
         table.add_row(removal, str(found[0].edges), *cells)
     return table
+
+
+def _show_conflicts(found: Conflicts, names: tuple[Path, Path], limit: int | None) -> None:
+    console = Console()
+    order = {"conflict": 0, "dissolved by OR": 1, "dissolved by AND": 2}
+    clashes = sorted(found.clashes, key=lambda clash: order[clash.verdict])
+    table = FoldingTable("edge", "to keep", "to remove", "verdict", "because of", box=box.SIMPLE_HEAD)
+    for clash in clashes[:limit]:
+        reason = {
+            "conflict": "each edge of its AND gate is needed" if clash.remove == "AND" else "needed, and must go",
+            "dissolved by OR": f"stays: {_some(clash.instead)}",
+            "dissolved by AND": f"goes: {_some(clash.instead)}",
+        }[clash.verdict]
+        table.add_row(clash.edge, clash.keep, clash.remove, clash.verdict, reason)
+    console.print(table)
+    if limit is not None and len(clashes) > limit:
+        console.print(f"... and {len(clashes) - limit:,} more; --all shows them.", highlight=False)
+    verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in found.counts().items())
+    console.print(
+        f"to keep {names[0]}: {len(found.keep):,} edges; to remove {names[1]}: {len(found.remove):,} edges; shared "
+        f"{len(clashes):,}: {verdicts}.\n"
+        + (
+            f"No conflict is left: removing {len(found.removal):,} edges should take one task away and spare the other."
+            if found.compatible
+            else f"{len(found.removal):,} edges can go; the conflicts keep the rest of the task to remove in place."
+        ),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _some(edges: tuple[str, ...]) -> str:
+    return ", ".join(edges[:2]) + (f" and {len(edges) - 2} more" if len(edges) > 2 else "")

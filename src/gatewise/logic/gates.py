@@ -263,6 +263,15 @@ def check_one_model(tasks: Sequence[Gates]) -> None:
         raise GatewiseError("the gates were found with different weights; find those of all tasks on one model.")
 
 
+def task_names(tasks: Sequence[Gates]) -> list[str]:
+    """What the gates' tasks are called, each by a name of its own."""
+    found: list[str] = []
+    for place, gates in enumerate(tasks):
+        name = str(gates.ns.provenance.get("task", f"task {place + 1}"))
+        found.append(name if name not in found else f"{name} ({place + 1})")
+    return found
+
+
 def _group_gate(graph: Graph, entry: Mapping[str, Any]) -> GroupGate:
     """A tested gate out of a file, its edges and values checked."""
     groups = {

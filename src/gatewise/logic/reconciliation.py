@@ -19,7 +19,7 @@ from typing import Any
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.logic.formulas import GateTable, LabelsBy, Part, Receiver, Sum, TaskFormula
-from gatewise.logic.gates import Gates, check_one_model
+from gatewise.logic.gates import Gates, check_one_model, task_names
 
 SHARE = 0.9
 SECONDS = 60.0
@@ -89,7 +89,7 @@ def reconcile(
     """
     _check(keep, remove, share, by, seconds)
     started = time.monotonic()
-    names = _names([*keep, *remove])
+    names = task_names([*keep, *remove])
     formulas = tuple(
         TaskFormula(gates, name, keep=place < len(keep), share=share, by=by)
         for place, (gates, name) in enumerate(zip([*keep, *remove], names, strict=True))
@@ -112,14 +112,6 @@ def _check(keep: Sequence[Gates], remove: Sequence[Gates], share: float, by: str
     if not seconds > 0:
         raise GatewiseError(f"seconds is the time to search for, more than 0; got {seconds}.")
     check_one_model([*keep, *remove])
-
-
-def _names(tasks: Sequence[Gates]) -> list[str]:
-    found: list[str] = []
-    for place, gates in enumerate(tasks):
-        name = str(gates.ns.provenance.get("task", f"task {place + 1}"))
-        found.append(name if name not in found else f"{name} ({place + 1})")
-    return found
 
 
 def _pysat(module: str) -> ModuleType:

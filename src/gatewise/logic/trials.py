@@ -93,23 +93,33 @@ def _union(tasks: Sequence[Gates], empty: Circuit) -> Circuit:
 def try_removals(
     model: Model,
     pairs: Mapping[str, Pairs],
-    answer: Reconciliation,
+    answer: Reconciliation | Mapping[str, bool],
     others: Mapping[str, Circuit],
     memory: Memory = None,
 ) -> list[TriedRemoval]:
-    """Run every task without the answer's edges, and without those of other removals. pairs: by the tasks' names."""
-    missing = [formula.name for formula in answer.formulas if formula.name not in pairs]
+    """Run every task without the edges of each removal. pairs: by the tasks' names.
+
+    answer: what `reconcile` says, whose removal is tried too and held against its formulas; or the tasks alone, each
+    with whether it is to be kept.
+    """
+    formulas: dict[str, TaskFormula] = {}
+    if isinstance(answer, Reconciliation):
+        formulas = {formula.name: formula for formula in answer.formulas}
+        others = {**({} if answer.removal is None else {ANSWER: answer.removal}), **others}
+        answer = {name: formula.keep for name, formula in formulas.items()}
+    missing = [name for name in answer if name not in pairs]
     if missing:
         raise GatewiseError(f"pairs of {', '.join(missing)} are missing; there are {', '.join(pairs) or 'none'}.")
-    removals = {**({} if answer.removal is None else {ANSWER: answer.removal}), **others}
     return [
         trial
-        for formula in answer.formulas
-        for trial in _of_task(formula, Setting(model, pairs[formula.name], memory=memory), removals)
+        for name, keep in answer.items()
+        for trial in _of_task(name, keep, formulas.get(name), Setting(model, pairs[name], memory=memory), others)
     ]
 
 
-def _of_task(formula: TaskFormula, setting: Setting, removals: Mapping[str, Circuit]) -> list[TriedRemoval]:
+def _of_task(
+    task: str, keep: bool, formula: TaskFormula | None, setting: Setting, removals: Mapping[str, Circuit]
+) -> list[TriedRemoval]:
     pairs, graph = setting.pairs, setting.graph
     full, empty = (run_circuit(setting, circuit=circuit) for circuit in (graph.full(), graph.empty()))
     reference, low, high = log_probabilities(full), pairs.margin(empty).double(), pairs.margin(full).double()
@@ -119,14 +129,14 @@ def _of_task(formula: TaskFormula, setting: Setting, removals: Mapping[str, Circ
         margin = pairs.margin(logits).double()
         share = float((margin - low).mean() / (high - low).mean())
         said = wrong = None
-        if name == ANSWER:
+        if formula is not None and name == ANSWER:
             said = formula.levels(removal.indices)["logits"]
-            holds = share >= formula.share if formula.keep else share <= 1 - formula.share
+            holds = share >= formula.share if keep else share <= 1 - formula.share
             wrong = None if holds else wrong_gate(setting, formula, removal)
         kl = Measure.of(kl_divergence(reference, log_probabilities(logits)))
         accuracy = Measure.of(pairs.right_over_wrong(logits))
         measured = (accuracy, Measure.of(margin), share, kl, said, wrong)
-        found.append(TriedRemoval(name, len(removal), formula.name, formula.keep, *measured))
+        found.append(TriedRemoval(name, len(removal), task, keep, *measured))
     return found
 
 
