@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts.md: `python scripts/draw_docs.py` (needs matplotlib, the extra `figures`)."""
+"""Draw the figures of the README and of docs/concepts.md: `make pictures` (needs matplotlib, the extra `figures`)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ FOLDER = Path(__file__).parents[1] / "docs" / "img"
 PLANTED = ("and", "or", "adder", "combined")
 
 
-def draw_all(folder: Path) -> list[Path]:
-    """The toy gates, and the circuit of indirect objects in `tiny`. Gives the files."""
+def draw_planted(folder: Path) -> list[Path]:
+    """The toy gates. Gives the files."""
     files = []
     for name in PLANTED:
         gates = gw.find_gates(gw.load_model(f"planted:{name}"), planted_pairs(), "eap", threshold=0.01, joint=False)
         files.append(folder / f"gate-{name}.svg")
         gates.draw(files[-1])
-    tiny = gw.load_model("tiny")
-    pairs = gw.task("ioi", tiny, examples=16, seed=0).train
-    files.append(folder / "circuit-tiny-ioi.svg")
-    gw.find_gates(tiny, pairs, "eap", edges=50, joint=False).draw(files[-1])
     return files
 
 
+def draw_circuit(folder: Path, name: str = "smollm2", model: str = "smollm2-135m") -> Path:
+    """The strongest edges of the circuit of indirect objects, all on paths from the input to the logits."""
+    loaded = gw.load_model(model)
+    task = gw.task("ioi", loaded, examples=64, seed=0)
+    gates = gw.find_gates(loaded, task, "eap", edges=500, select="connected", joint=False)
+    path = folder / f"circuit-{name}-ioi.svg"
+    gates.draw(path, max_edges=60)
+    return path
+
+
 if __name__ == "__main__":
-    for path in draw_all(FOLDER):
+    for path in [*draw_planted(FOLDER), draw_circuit(FOLDER)]:
         print(path.name)
