@@ -8,7 +8,7 @@ PEERS_VENV := .venv-peers
 PEERS := bench/results/peers.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint format bench bench-long bench-peers scaling docs fuzz torture torture-ray tiny clean
+.PHONY: help demo test browser lint format bench bench-long bench-peers scaling docs pictures notebook fuzz torture torture-ray tiny clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -37,6 +37,12 @@ format: $(STAMP) ## rewrite the code in the project's style
 
 docs: $(STAMP) ## build the documentation as a site in build/site (open index.html)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+pictures: $(STAMP) ## draw the figures of the README and of the documentation (two minutes)
+	$(BIN)/python scripts/draw_docs.py
+
+notebook: $(STAMP) ## run docs/example.ipynb and keep its outputs
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/run_notebook.py
 
 bench: $(STAMP) ## speed and memory, in units of a plain forward pass, beside AutoCircuit after `make bench-peers`
 	$(BIN)/python bench/engine.py

@@ -19,6 +19,7 @@ from gatewise.cli import main as cli
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 COMMAND: Any = typer.main.get_command(cli.app)
+ANYWHERE = ("--help", "--debug", "--version", "--install-completion", "--show-completion")
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +78,42 @@ def test_commands_of_the_pages_parse(page: str, line: str) -> None:
         assert context.command is not COMMAND
 
 
+def mentions() -> list[tuple[str, str]]:
+    """Every `gatewise ...` in code of the pages and the README: indented, or within a line."""
+    found = set()
+    for page in sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]):
+        text = page.read_text(encoding="utf-8")
+        for line in re.findall(r"^ {4,}(gatewise [^`\n]+)$|`(gatewise [^`.][^`]*)`", text, flags=re.MULTILINE):
+            found.add((page.name, " ".join("".join(line).partition("#")[0].split())))
+    return sorted(found)
+
+
+def test_commands_and_options_that_are_mentioned_exist() -> None:
+    """Inside a sentence too, where a command may lack its arguments."""
+    lines = mentions()
+    assert len(lines) > 80
+    for page, line in lines:
+        command = COMMAND
+        for word in line.split()[1:]:
+            if word in (getattr(command, "commands", None) or {}):
+                command = command.commands[word]
+            elif word.startswith("--") and word not in ANYWHERE:
+                options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+                assert word in options, f"{page}: {line}"
+        assert command is not COMMAND or line.split()[1] in ANYWHERE, f"{page}: {line}"
+
+
 def test_pictures_of_the_concepts_show_their_gates() -> None:
     for name, colour in (("and", "#0072b2"), ("or", "#009e73"), ("adder", "#d55e00")):
         picture = (DOCS / "img" / f"gate-{name}.svg").read_text(encoding="utf-8")
         style = re.search(r'id="A1-&gt;B">\s*<path[^>]*style="([^"]*)"', picture)
         assert style is not None
         assert colour in style[1]
+
+
+def test_the_readmes_picture_is_what_its_caption_says() -> None:
+    """Drawn by `make pictures`: 60 edges, the strongest head of the caption among them."""
+    picture = (DOCS / "img" / "circuit-smollm2-ioi.svg").read_text(encoding="utf-8")
+    edges = re.findall(r'id="([\w.]+-&gt;[^"]+)"', picture)
+    assert len(set(edges)) == 60
+    assert "a23.h3-&gt;logits" in edges
