@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.circuits import dense_mask
 from gatewise.engine.dense import DenseEngine
+from gatewise.engine.receivers import LOGITS, Batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
+from gatewise.logic.interactions import gate_of_masks, read_gate
 from gatewise.logic.prediction import Prediction, predict
+from gatewise.logic.program import compose
 from gatewise.models.planted import PlantedGate, build_planted, planted_pairs
 
 SIZES = {"subsets": 60, "others": 30}
@@ -86,6 +90,23 @@ def test_margins_are_those_of_one_plain_run_each(architecture: str) -> None:
         gone = graph.circuit([edge for edge in graph.edges if edge.partition("->")[2] in ports])
         expected = (margins(graph.full() - gone) - corrupted).mean() / total.mean()
         assert abs(float(share - expected)) < 1e-9
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "neox", "gemma3"])
+def test_a_program_of_one_receiver_is_exact_by_reader(architecture: str) -> None:
+    model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4) * 4)
+    graph, setting = model.graph, Setting(model, pairs)
+    ports = {kind: f"<{kind}>" for kind in "qkv"}
+    gates = [read_gate(graph, "a0.h1", ports, "player"), gate_of_masks(graph, LOGITS, {})]
+    program = compose(Batches(setting), gates, floor=0.0).by_reader
+    on = torch.tensor(list(itertools.product((False, True), repeat=3)))
+    engine = DenseEngine(model, setting.intervention(setting.batches()[0]))
+    gone = [[f"a0.h1<{kind}>" for kind, stays in zip("qkv", row, strict=True) if not stays] for row in on.tolist()]
+    circuits = [graph.circuit([e for e in graph.edges if e.partition("->")[2] not in ports]) for ports in gone]
+    runs = [pairs.margin(engine.logits(dense_mask(model, one))).mean() for one in (graph.empty(), *circuits)]
+    expected = (torch.stack(runs[1:]) - runs[0]) / (runs[-1] - runs[0])
+    torch.testing.assert_close(program(on), expected)
+    assert program.parameters <= 7
 
 
 def test_batches_change_nothing() -> None:

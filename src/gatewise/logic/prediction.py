@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,22 +93,17 @@ class Prediction:
         return next(one for one in self.scores if one.name == name)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: what was scored, R2 as [value, low, high], and the program as text."""
-        rows = [
-            {
-                "name": one.name,
-                "parameters": one.parameters,
-                "r2": [one.r2.value, one.r2.low, one.r2.high],
-                "error": one.error,
-                "calibrated_r2": [one.calibrated_r2.value, one.calibrated_r2.low, one.calibrated_r2.high],
-                "calibrated_error": one.calibrated_error,
-            }
-            for one in self.scores
-        ]
-        sizes = {"subsets": len(self.subsets), "search_pairs": self.pairs[0], "held_out_pairs": self.pairs[1]}
-        spread = {"mean": float(self.measured.mean()), "deviation": float(self.measured.std())}
-        more = {"again": [self.again.value, self.again.low, self.again.high], "program": str(self.program).splitlines()}
-        return {"groups": self.groups, **sizes, "measured": spread, "predictors": rows, **more}
+        """Plain data: what was scored, and the program as lines of text."""
+        return {
+            "groups": self.groups,
+            "subsets": len(self.subsets),
+            "search_pairs": self.pairs[0],
+            "held_out_pairs": self.pairs[1],
+            "measured": {"mean": float(self.measured.mean()), "deviation": float(self.measured.std())},
+            "again": asdict(self.again),
+            "predictors": [asdict(one) for one in self.scores],
+            "program": str(self.program).splitlines(),
+        }
 
     def __str__(self) -> str:
         lines = [f"{len(self.subsets):,} unseen subsets of {len(self.groups)} groups on {self.pairs[1]} held-out pairs"]
@@ -145,15 +140,24 @@ class Prediction:
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axes = figure.subplots()
         axes.set(xscale="log", xlabel="numbers in the predictor", ylabel="R2 on unseen subsets")
+        ticks = sorted({one.parameters for one in self.scores})
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
         lowest = min(one.calibrated_r2.value for one in self.scores)
         axes.set_ylim(max(-0.05, lowest - 0.15), 1.02)
-        for one in self.scores:
-            at, value = one.parameters, one.calibrated_r2
-            colour = _COLOURS[one.name.partition(",")[0]]
+        taken: list[tuple[int, float]] = []  # where labels are
+        for one in sorted(self.scores, key=lambda one: -one.calibrated_r2.value):
+            at, value, colour = one.parameters, one.calibrated_r2, _COLOURS[one.name.partition(",")[0]]
             axes.plot([at, at], [value.low, value.high], color=colour, linewidth=1)
             axes.plot(at, value.value, "o", color=colour, markersize=5)
             axes.plot(at, one.r2.value, "o", color=colour, markersize=5, markerfacecolor="none")
-            axes.annotate(one.name, (at, value.value), (5, 3), textcoords="offset points", fontsize=7, color=colour)
+            height = min([value.value, *(y - 0.03 for x, y in taken if x == at)])
+            left = at == ticks[-1] or any(ticks[0] < at < x < 2 * at and abs(y - height) < 0.04 for x, y in taken)
+            side, shift = ("right", -6) if left else ("left", 6)
+            axes.annotate(
+                one.name, (at, height), (shift, -2), textcoords="offset points", ha=side, fontsize=7, color=colour
+            )
+            taken.append((at, height))
         axes.set_title("full: after a line fitted to other subsets, hollow: as it is", fontsize=8, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         return figure
