@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -184,3 +185,24 @@ def test_models_whose_heads_are_coupled_are_tested_too() -> None:
     data = report_data(one)
     assert data["agreement"]["edges"] == one.agreement.edges
     assert data["examples"][0]["clean"].startswith("#")  # no tokenizer: token ids
+
+
+def test_a_second_look_comes_out_of_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is computed, and the report is the same; what was asked otherwise is computed."""
+    model = gw.load_model("tiny")
+    made = gw.task("ioi", model, examples=4, test_examples=8)
+    asked = {"edges": 32, "random_circuits": 1, "store": tmp_path}
+
+    def look(**changes: Any) -> dict[str, Any]:
+        data = report_data(investigate(model, made, **{**asked, **changes}))
+        return {name: part for name, part in data.items() if name not in ("seconds", "made")}
+
+    first = look()
+    for name in ("_tables", "_curves", "_calibration", "_interactions", "shown_examples", "shown_nodes"):
+        monkeypatch.setattr(f"gatewise.report.investigation.{name}", None)
+    assert look() == first
+    assert look(store=str(tmp_path)) == first
+    with pytest.raises(TypeError):
+        look(random_circuits=2)
+    with pytest.raises(TypeError):
+        look(edges=31)

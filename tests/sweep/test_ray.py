@@ -23,6 +23,7 @@ from gatewise.sweep import run_sweep
 from gatewise.sweep.grid import grid_from
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'gatewise[ray]'")
+pytestmark = pytest.mark.xdist_group("ray")  # one process of the suite, so one cluster
 
 GRID: dict[str, Any] = {
     "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "examples": 4, "test_examples": 4,
@@ -52,7 +53,26 @@ def cluster(workers: int) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def two_workers() -> Iterator[str]:
+def bucket() -> Iterator[str]:
+    """The URL of an empty bucket on an S3 server of these tests' own, which our workers know from the environment."""
+    s3fs = pytest.importorskip("s3fs", reason="needs s3fs")
+    server = pytest.importorskip("moto.server", reason="needs moto").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                patch.setenv(name, "test")
+            s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
+            yield "s3://bucket"
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def two_workers(bucket: str) -> Iterator[str]:
     with cluster(2) as address:
         yield address
 
@@ -132,29 +152,10 @@ def test_200_cells(tmp_path: Path) -> None:
         compare(grid, tmp_path, address, kills=12)
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of an empty bucket on an S3 server of this test's own, which our workers know from the environment."""
-    s3fs = pytest.importorskip("s3fs", reason="needs s3fs")
-    server = pytest.importorskip("moto.server", reason="needs moto").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.setenv(name, "test")
-        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
-        yield "s3://bucket"
-    finally:
-        server.stop()
-
-
-def test_a_sweep_of_two_workers_on_s3_equals_the_serial_one(bucket: str, tmp_path: Path) -> None:
+def test_a_sweep_of_two_workers_on_s3_equals_the_serial_one(bucket: str, two_workers: str, tmp_path: Path) -> None:
     asked = grid_from({**GRID, "methods": ["eap"], "sizes": 20})
     serial = run_sweep(asked, tmp_path / "serial")
-    with cluster(2) as address:
-        report = run_sweep(asked, tmp_path / "ray", store=f"{bucket}/runs", ray=address)
+    report = run_sweep(asked, tmp_path / "ray", store=f"{bucket}/runs", ray=two_workers)
     assert report.failures == ()
     assert report.forecast.missing == len(asked)
     for table in ("table.csv", "table.parquet"):

@@ -60,7 +60,7 @@ def run_command(
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for all files [runs/MODEL-TASK-...].")] = None,
-    store: Annotated[str | None, typer.Option(help="Folder or URL that keeps searches [OUT/store].")] = None,
+    store: Annotated[str | None, typer.Option(help="Folder or URL that keeps results [OUT/store].")] = None,
     export: Annotated[
         bool, typer.Option("--export", help="Also write the circuits as JSON for EAP-IG and MIB, to OUT/circuits.")
     ] = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, stro
 from gatewise.report.examples import ShownExample, shown_examples
 from gatewise.report.nodes import ShownNodes, shown_nodes
 from gatewise.store import Store
+from gatewise.store.records import from_plain, to_plain
 from gatewise.tasks.catalogue import Task
 
 if TYPE_CHECKING:
@@ -140,30 +141,83 @@ def investigate(
     searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: ordered.get(one, ordered["ns"]) for one in SEARCHES}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
     gates = _split(found, how.directed)
-    tables, tested, agreement = _tested(model, task, gates, all_gates, memory)
+    held_out: dict[str, Any] = {"pairs": task.test.fingerprint, "seed": seed, "memory": memory}
+    kept = _Kept(shelf, {"circuits": _record(searches), "method": how.version, "held out": held_out})
+    tables = kept(
+        "tables", tuple[TruthTable, ...], lambda: _tables(model, task, gates, all_gates, memory), all=all_gates
+    )
+    tested = labels_by_test(tables)
+    measured = {"seed": seed, "memory": memory, **team}
     shown = task.test[:examples]
     return Investigation(
         model.name,
         gates,
         chosen,
         searches,
-        _curves(model, task, searches, random_circuits, {"seed": seed, "memory": memory, **team}),
+        kept(
+            "curves",
+            Mapping[str, Evaluations],
+            lambda: _curves(model, task, searches, random_circuits, measured),
+            random=random_circuits,
+        ),
         tables,
         tested,
-        agreement,
+        label_agreement(gates, tested),
         _stability(model, task, gates, how, {**more, "parameters": parameters}),
-        _calibration(model, task, gates, how, seed, memory),
-        shown_examples(model, shown, {"ns|dn": gates.sound, **found}, memory=memory),
+        kept(
+            "calibration",
+            Mapping[Direction, Calibration] | None,
+            lambda: _calibration(model, task, gates, how, seed, memory),
+        ),
+        kept(
+            "examples",
+            tuple[ShownExample, ...],
+            lambda: shown_examples(model, shown, {"ns|dn": gates.sound, **found}, memory=memory),
+            shown=examples,
+        ),
         tuple(task.problems()),
         time.time() - started,
         seed,
         all_gates,
-        shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)),
+        kept(
+            "nodes",
+            ShownNodes,
+            lambda: shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)),
+            shown=examples,
+        ),
         used_up=task.used_up,
-        interactions=_interactions(model, task, gates, all_gates, memory) if how.directed else None,
+        interactions=kept(
+            "interactions",
+            Interactions | None,
+            lambda: _interactions(model, task, gates, all_gates, memory) if how.directed else None,
+            all=all_gates,
+        ),
         directed=how.directed,
         testable=model.changes_singly,
     )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Parts of an investigation: out of the store if they are there, so that a second look costs nothing."""
+
+    store: Store | None
+    about: Mapping[str, Any]  # that all parts depend on
+
+    def __call__(self, part: str, kind: Any, compute: Callable[[], Any], **further: Any) -> Any:
+        if self.store is None:
+            return compute()
+        asked = {"what": f"investigation: {part}", **self.about, **further}
+        return from_plain(kind, self.store.remember(asked, lambda: to_plain(compute())))
+
+
+def _record(searches: Mapping[SearchDirection, Sequence[Circuit]]) -> dict[str, Any]:
+    """Which edges were found, and all that decided it: weights, pairs, method, versions, threads."""
+
+    def of(circuit: Circuit) -> list[Any]:
+        return [circuit.fingerprint, {name: entry for name, entry in circuit.provenance.items() if name != "time"}]
+
+    return {direction: [of(circuit) for circuit in circuits] for direction, circuits in searches.items()}
 
 
 def _check(edges: int, sizes: Sequence[int] | None) -> None:
@@ -188,16 +242,14 @@ def _default_sizes(method: Method, edges: int) -> list[int]:
     return sizes
 
 
-def _tested(
+def _tables(
     model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
-) -> tuple[tuple[TruthTable, ...], dict[str, TestedLabel], Agreement]:
+) -> tuple[TruthTable, ...]:
     if not gates.labelled.kinds or not model.changes_singly:
-        return (), {}, label_agreement(gates, {})
+        return ()
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
     pairs = task.train[:_TESTED_PAIRS]
-    tables = truth_tables(model, pairs, gates.sound, of=chosen, measures=("receiver",), memory=memory)
-    tested = labels_by_test(tables)
-    return tuple(tables), tested, label_agreement(gates, tested)
+    return tuple(truth_tables(model, pairs, gates.sound, of=chosen, measures=("receiver",), memory=memory))
 
 
 def _interactions(
