@@ -1,6 +1,6 @@
 """One search by several processes: EAP on many IOI pairs of SmolLM2, against one process on one thread and on two.
 
-    python bench/workers.py                      # 2,000 pairs: some ten minutes of a quiet machine
+    python bench/workers.py                      # 2,000 pairs: some eight minutes of a quiet machine
     python bench/workers.py --examples 256
 
 Every way runs once in a fresh process, the model loaded before the clock starts; the start of workers counts.
@@ -18,7 +18,6 @@ from typing import Any
 WAYS: dict[str, dict[str, Any]] = {
     "one process, one thread": {"threads": 1},
     "one process, two threads": {"threads": 2},
-    "workers=1": {"workers": 1},
     "workers=2": {"workers": 2},
 }
 

@@ -43,9 +43,9 @@ def _made(kind: Any, data: Any) -> Any:
     if kind is Tensor:
         dtype, shape, values = data
         return torch.tensor(values, dtype=getattr(torch, dtype)).reshape(shape)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
-        return kind(**{name: _made(hints[name], item) for name, item in data.items()})  # type: ignore[operator]
+        return kind(**{name: _made(hints[name], item) for name, item in data.items()})
     if origin in (Mapping, dict):
         return {_made(inner[0], key): _made(inner[1], item) for key, item in data}
     if origin is frozenset:
