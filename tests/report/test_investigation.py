@@ -116,6 +116,16 @@ def test_files(found: Investigation, tmp_path: Path) -> None:
     assert len(tables) == len(found.tables)
 
 
+def test_stability_is_the_overlap_of_both_halves(found: Investigation) -> None:
+    """The second half's scores follow from the whole's and the first half's: as if it were searched by itself."""
+    assert found.stability is not None
+    model = gw.load_model("tiny")
+    pairs = gw.task("ioi", model, examples=8).train
+    for direction, jaccard in found.stability.items():
+        one, two = (gw.discover(model, half, "eap", direction, edges=64) for half in (pairs[:4], pairs[4:]))
+        assert jaccard == pytest.approx(len(one & two) / len(one | two))
+
+
 def test_warnings_come_first_and_follow_the_numbers(found: Investigation) -> None:
     assert found.stability is not None
     shaky = replace(found, stability={"ns": 0.1, "dn": 0.9}, problems=("the pairs repeat.",))

@@ -158,7 +158,7 @@ class Attribution:
         q, k, v = (stage.place(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
         z = stage.attend(q, k, v, self.layout, stage.prefix_per_head(prefix))
         if outputs is not None:
-            outputs[:] = stage.write(z.detach())
+            stage.write_into(outputs, z)
         return stage.write_sum(z), points
 
     def _apply(self, stage: Pointwise, x: Tensor, outputs: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -114,6 +114,7 @@ class Method:
     directed: bool = True  # False: the method has no direction, and gates cannot be split from it
     together: bool = False  # whether directions share work: then all are asked for at once, else one after the other
     ranks_once: bool = False  # whether scores estimate effects and serve all sizes: further ones cost next to nothing
+    additive: bool = False  # whether scores are means over examples: then those of some follow from those of the others
     threshold_meaning: str = ""  # unit of `threshold`
     for_share: Callable[[Setting, SearchDirection, float], dict[str, Any]] | None = None
     """Arguments of `discover` with which an edge counts if it carries this share of the effect."""

@@ -80,9 +80,9 @@ class Projection:
         if heads is not None:
             weight, bias = weight[heads], None if bias is None else bias[heads]
         groups, count, rows = weight.shape[0], x.shape[0], x.shape[1:-1]
-        if count == 1:
-            # Not `matmul`: that one rounds otherwise where gradients are taken.
-            out = torch.bmm(x.reshape(1, -1, x.shape[-1]).expand(groups, -1, -1), weight)
+        if count == 1:  # one product for all heads; not `matmul`, which rounds otherwise where gradients are taken
+            flat = weight.movedim(0, 1).flatten(1)
+            out = torch.mm(x.reshape(-1, x.shape[-1]), flat).unflatten(1, (groups, -1)).movedim(1, 0)
         else:  # query heads of a group share a weight
             out = torch.bmm(x.reshape(groups, -1, x.shape[-1]), weight)
         if bias is not None:
@@ -171,6 +171,13 @@ class Attention:
         """What the heads add to the residual stream. [head, rows..., dimension] -> [head, rows..., d_model]"""
         return self.joined(self.shares(z))
 
+    @torch.no_grad()
+    def write_into(self, out: Tensor, z: Tensor) -> None:
+        """`write` into memory that is there: fresh memory takes longer than the product."""
+        torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), self.out, out=out.view(out.shape[0], -1, out.shape[-1]))
+        if self.joint_norm is not None:
+            out.copy_(self.joined(out))
+
     def shares(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
         """What each head brings to what the heads write. [head, rows..., dimension] -> [head, rows..., d_model]"""
         weight = self.out if heads is None else self.out[heads]
@@ -198,15 +205,14 @@ class Attention:
 
     def __call__(self, x: Tensor, layout: Layout, prefix: KeysValues | None = None) -> Tensor:
         """Port inputs [port or 1, rows..., example, window, d_model] -> head outputs [head, rows..., d_model]."""
-        return self.run(x, layout, prefix)[0]
+        return self.write(self.gather(x, layout, prefix)[0])
 
-    def run(self, x: Tensor, layout: Layout, prefix: KeysValues | None) -> tuple[Tensor, KeysValues]:
-        """Head outputs, and the keys and values of the window."""
+    def gather(self, x: Tensor, layout: Layout, prefix: KeysValues | None) -> tuple[Tensor, KeysValues]:
+        """What the heads gather, before they write it, and the keys and values of the window."""
         into_q, into_k, into_v = self.ports(x)
         q = self.project("q", into_q, layout)
         k, v = self.project("k", into_k, layout), self.project("v", into_v, layout)
-        z = self.attend(q, self.per_head(k), self.per_head(v), layout, self.prefix_per_head(prefix))
-        return self.write(z), (k, v)
+        return self.attend(q, self.per_head(k), self.per_head(v), layout, self.prefix_per_head(prefix)), (k, v)
 
     def per_head(self, x: Tensor) -> Tensor:
         """Repeat keys or values of a group for each of its query heads."""

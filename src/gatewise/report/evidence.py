@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.selection import select_edges
 from gatewise.engine.effects import edge_effects
 from gatewise.engine.runs import Direction
 from gatewise.evaluation.overlaps import overlap
@@ -72,18 +73,34 @@ def halves(
     model: Model,
     pairs: Pairs,
     method: Method,
-    sizes: Mapping[Direction, int],
+    whole: Mapping[Direction, Circuit],
     *,
     seed: int,
     memory: int | str | None,
     store: Store | None,
     parameters: Mapping[str, Any],
 ) -> dict[Direction, float]:
-    """Jaccard overlap of the circuits that the first and the second half of the pairs find."""
+    """Jaccard overlap of the circuits that the first and the second half of the pairs find, of the size of the whole's.
+
+    Where scores are means over examples, those of the second half follow from the whole's and the first half's.
+    """
     middle = len(pairs) // 2
+    sizes = {direction: len(circuit) for direction, circuit in whole.items()}
     asked: dict[str, Any] = {"direction": tuple(sizes), "edges": sizes, "seed": seed, "memory": memory, "store": store}
-    first, second = (discover(model, part, method, **asked, **parameters) for part in (pairs[:middle], pairs[middle:]))
+    first = discover(model, pairs[:middle], method, **asked, **parameters)
+    if method.additive:
+        second = {one: _rest(circuit, first[one], middle / len(pairs)) for one, circuit in whole.items()}
+    else:
+        second = discover(model, pairs[middle:], method, **asked, **parameters)
     return {direction: overlap([first[direction], second[direction]]).mean_jaccard for direction in sizes}
+
+
+def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:
+    """The circuit that the other examples find: the whole's scores are the mean of both, weighted by their shares."""
+    assert whole.scores is not None
+    assert part.scores is not None
+    scores = (whole.scores.double() - share * part.scores.double()) / (1 - share)
+    return Circuit(whole.graph, select_edges(whole.graph, scores.abs(), len(whole), "top"), scores)
 
 
 def calibrated(

@@ -44,7 +44,8 @@ _TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
 _GATE_PAIRS = 16  # held-out pairs for gates of groups
 _GATE_HEADS, _GATE_OTHERS, _CONFIRMED = 20, 5, 6
-_CALIBRATED = 24  # edges per direction
+_CALIBRATED = 16  # edges per direction
+_CURVE_PAIRS = 16  # held-out pairs for the smaller sizes
 _NODES, _NODE_PROMPTS = 100, 3  # whose doing is shown, and on how many prompts
 
 
@@ -271,8 +272,8 @@ def _stability(
 ) -> dict[Direction, float] | None:
     if not method.ranks_once or len(task.train) < 4:
         return None
-    sizes: dict[Direction, int] = {"ns": len(gates.ns), **({"dn": len(gates.dn)} if method.directed else {})}
-    return halves(model, task.train, method, sizes, **more)
+    whole: dict[Direction, Circuit] = {"ns": gates.ns, **({"dn": gates.dn} if method.directed else {})}
+    return halves(model, task.train, method, whole, **more)
 
 
 def _calibration(
@@ -293,13 +294,13 @@ def _curves(
     random_circuits: int,
     more: Mapping[str, Any],
 ) -> dict[str, Evaluations]:
-    """Every circuit of every size, the largest ones beside random circuits of their size."""
+    """Every circuit of every size, the largest ones on all held-out pairs and beside random circuits of their size."""
     by_name: dict[str, Sequence[Circuit]] = dict(searches.items())
     by_name["ns|dn"] = [a | b for a, b in zip(searches["ns"], searches["dn"], strict=True)]
     names = CIRCUITS if searches["ns"] is not searches["dn"] else CIRCUITS[:1]  # one circuit, or four
     smaller = [circuit for name in names for circuit in by_name[name][:-1]]
     largest = [by_name[name][-1] for name in names]
-    parts = [list(evaluate(model, task.test, smaller, random_circuits=0, **more))] if smaller else [[]]
+    parts = [list(evaluate(model, task.test[:_CURVE_PAIRS], smaller, random_circuits=0, **more))] if smaller else [[]]
     parts.append(list(evaluate(model, task.test, largest, random_circuits=random_circuits, names=names, **more)))
     count = len(smaller) // len(names)
     found = {name: Evaluations((*parts[0][i * count : (i + 1) * count], parts[1][i])) for i, name in enumerate(names)}
