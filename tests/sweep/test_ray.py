@@ -37,6 +37,7 @@ def cluster(workers: int) -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # not 15: beside the suite's other process they would starve
     node = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": 100 << 20}
     made = Cluster()
     try:
