@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -41,15 +42,31 @@ def reference_of_many(
     drawn: Tensor | None = None,
 ) -> Tensor:
     """The same for many circuits, whose other run is made once. [circuit, example, vocabulary]"""
-    net = _Net(model)
-    if direction == "dn":
-        pairs = pairs.swapped()
-    kept = [set(circuit.edges) for circuit in circuits]
-    rows = []
-    for row, other in enumerate(reference_others(model, pairs, ablation, drawn)):
-        clean = pairs.clean[row, -int(pairs.lengths[row]) :]
-        rows.append(torch.stack([net.run(clean, edges, other)[1] for edges in kept]))
-    return torch.stack(rows, dim=1)
+    reference = Reference(model, pairs, direction, ablation, drawn)
+    return torch.stack([reference.logits(circuit) for circuit in circuits])
+
+
+class Reference:
+    """The same for circuits that come one by one."""
+
+    def __init__(
+        self,
+        model: Model,
+        pairs: Pairs,
+        direction: str = "ns",
+        ablation: str = "interchange",
+        drawn: Tensor | None = None,
+    ) -> None:
+        self.net, self.pairs = _Net(model), pairs if direction == "ns" else pairs.swapped()
+        self.others = reference_others(model, self.pairs, ablation, drawn)
+
+    def logits(self, circuit: Circuit) -> Tensor:
+        """[example, vocabulary]"""
+        kept = set(circuit.edges)
+        prompts = [self.pairs.clean[row, -int(length) :] for row, length in enumerate(self.pairs.lengths)]
+        return torch.stack(
+            [self.net.run(clean, kept, other)[1] for clean, other in zip(prompts, self.others, strict=True)]
+        )
 
 
 def reference_others(
@@ -98,6 +115,9 @@ class _Net:
             "opt": lambda: self.hf.model.decoder.layers,
             "gpt_neox": lambda: self.hf.gpt_neox.layers,
         }.get(self.kind, lambda: self.hf.model.layers)()
+        # What does not depend on the circuit is looked up once: most of a run's time would go there.
+        self.head_weights = cache(self.head_weights)  # type: ignore[method-assign]
+        self.turns = cache(self.turns)  # type: ignore[method-assign]
 
     def run(
         self,
@@ -262,21 +282,25 @@ class _Net:
         return projections, of_head
 
     def rotate(self, x: Tensor, index: int) -> Tensor:
+        cos, sin = self.turns(index, len(x), x.shape[-1], x.dtype)
+        half = cos.shape[-1]
+        first, second = x[:, :half], x[:, half : 2 * half]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], dim=-1)
+
+    def turns(self, index: int, length: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of every position's angles in a layer. [position, pair of dimensions] each"""
         parameters = self.config.rope_parameters
         if self.kind == "gemma3_text":
             parameters = parameters[self.config.layer_types[index]]
-        size = int(x.shape[-1] * parameters.get("partial_rotary_factor", 1.0))
-        half = size // 2
-        frequency = 1 / parameters["rope_theta"] ** (torch.arange(half, dtype=torch.float32) * 2 / size)
+        size = int(size * parameters.get("partial_rotary_factor", 1.0))
+        frequency = 1 / parameters["rope_theta"] ** (torch.arange(size // 2, dtype=torch.float32) * 2 / size)
         if parameters["rope_type"] == "llama3":
             turns = parameters["original_max_position_embeddings"] / (2 * torch.pi / frequency)
             low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
             kept = ((turns - low) / (high - low)).clamp(0, 1)
             frequency = (1 - kept) * frequency / parameters["factor"] + kept * frequency
-        angle = torch.arange(len(x), dtype=torch.float32)[:, None] * frequency
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-        first, second = x[:, :half], x[:, half:size]
-        return torch.cat([first * cos - second * sin, second * cos + first * sin, x[:, size:]], dim=-1)
+        angle = torch.arange(length, dtype=torch.float32)[:, None] * frequency
+        return angle.cos().to(dtype), angle.sin().to(dtype)
 
     def after_attention(self, layer: Any, share: Tensor, total: Tensor) -> Tensor:
         if not self.kind.startswith(("gemma", "olmo2")):

@@ -85,9 +85,8 @@ def test_own_folder_and_tokenizer() -> None:
     assert forecast("tiny", examples=8).tokens == about.pairs.width
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "budget"), [("float32", "4GB"), ("bfloat16", "1GB")])
 @pytest.mark.parametrize("name", ["gpt2", "pythia-70m", "Qwen2.5-0.5B", "meta-llama/Llama-3.1-8B"])
-@pytest.mark.parametrize("budget", ["1GB", "4GB"])
 def test_micro_batches_keep_the_budget(name: str, dtype: str, budget: str) -> None:
     """What is split by an estimate takes, by count, no more than the budget."""
     about = subject(name, "ioi", 200, dtype)

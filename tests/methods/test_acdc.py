@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference import reference_logits
+from reference import Reference
 from small_models import problem, random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
@@ -19,23 +19,30 @@ from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.tasks.pairs import Pairs
 
 
-def naive_distance(model: Model, pairs: Pairs, circuit: Circuit, direction: str) -> float:
-    reference = pairs.clean if direction == "ns" else pairs.corrupted
-    rows = [reference[i, -int(pairs.lengths[i]) :] for i in range(len(pairs))]
-    full = torch.stack([model.hf(row[None]).logits[0, -1] for row in rows]).log_softmax(-1)
-    log_q = reference_logits(model, pairs, circuit, direction).log_softmax(-1)
-    return float((full.exp() * (full - log_q)).sum(-1).mean())
+class Naive:
+    """KL of circuits from transformers' own logits, by the reference engine."""
+
+    def __init__(self, model: Model, pairs: Pairs, direction: str) -> None:
+        tokens = pairs.clean if direction == "ns" else pairs.corrupted
+        rows = [tokens[i, -int(pairs.lengths[i]) :] for i in range(len(pairs))]
+        self.full = torch.stack([model.hf(row[None]).logits[0, -1] for row in rows]).log_softmax(-1)
+        self.reference = Reference(model, pairs, direction)
+
+    def distance(self, circuit: Circuit) -> float:
+        log_q = self.reference.logits(circuit).log_softmax(-1)
+        return float((self.full.exp() * (self.full - log_q)).sum(-1).mean())
 
 
 def naive_acdc(model: Model, pairs: Pairs, directions: tuple[str, ...], tau: float, combine: str, seed: int) -> Circuit:
     """One forward per candidate; every edge is tried, dead or not."""
     graph = model.graph
     circuit = graph.full()
-    now = [naive_distance(model, pairs, circuit, d) for d in directions]
+    naive = [Naive(model, pairs, direction) for direction in directions]
+    now = [one.distance(circuit) for one in naive]
     for port in receiver_order(graph):
         for sender in sender_order(graph, port, seed):
             without = circuit - graph.circuit([int(graph.edge_index[port, sender])])
-            after = [naive_distance(model, pairs, without, d) for d in directions]
+            after = [one.distance(without) for one in naive]
             changes = [a - b for a, b in zip(after, now, strict=True)]
             if (sum(changes) if combine == "sum" else max(changes)) < tau:
                 circuit, now = without, after
@@ -141,7 +148,7 @@ def test_the_running_divergence_is_that_of_the_circuit() -> None:
     outcome = Acdc(problem(model, pairs, "ns+dn", threshold=0.01), AcdcConfig()).search(0.01)
     circuit = Circuit(model.graph, outcome.kept)
     for direction, value in zip(("ns", "dn"), outcome.divergence, strict=True):
-        assert value == pytest.approx(naive_distance(model, pairs, circuit, direction), abs=1e-5)
+        assert value == pytest.approx(Naive(model, pairs, direction).distance(circuit), abs=1e-5)
 
 
 def test_the_seed_permutes_senders_only() -> None:
