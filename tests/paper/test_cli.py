@@ -72,9 +72,9 @@ def test_all_experiments_small(
         "--seeds",
         "2",
         "--pairs",
-        "4",
+        "2",
         "--held-out",
-        "8",
+        "4",
         "--repeats",
         "2",
     )

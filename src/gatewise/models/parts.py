@@ -81,8 +81,8 @@ class Projection:
             weight, bias = weight[heads], None if bias is None else bias[heads]
         groups, count, rows = weight.shape[0], x.shape[0], x.shape[1:-1]
         if count == 1:  # one product for all heads; not `matmul`, which rounds otherwise where gradients are taken
-            flat = weight.movedim(0, 1).flatten(1)
-            out = torch.mm(x.reshape(-1, x.shape[-1]), flat).unflatten(1, (groups, -1)).movedim(1, 0)
+            product = torch.mm(x.reshape(-1, x.shape[-1]), weight.movedim(0, 1).flatten(1))
+            out = product.reshape(len(product), groups, -1).movedim(1, 0)
         else:  # query heads of a group share a weight
             out = torch.bmm(x.reshape(groups, -1, x.shape[-1]), weight)
         if bias is not None:
