@@ -133,19 +133,14 @@ def _forward(
 
     def write(index: int, x: Tensor) -> Tensor:
         stage, found = model.stages[index], None
-        into = None if outputs is None else outputs[nodes[index + 1]]
         if isinstance(stage, Attention):
-            gathered, found = stage.gather(x[None], layout, prefix[index])
-            if into is not None:
-                stage.write_into(into, gathered)
-            written = stage.write_sum(gathered)
+            out, found = stage.run(x[None], layout, prefix[index])
         else:
             out = stage(x.expand(stage.n_nodes, *x.shape))
-            if into is not None:
-                into.copy_(out)
-            written = out.sum(dim=0)
         keys_values.append(found)
-        return written
+        if outputs is not None:
+            outputs[nodes[index + 1]] = out
+        return out.sum(dim=0)
 
     sources = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
     if outputs is not None:

@@ -80,9 +80,9 @@ class Projection:
         if heads is not None:
             weight, bias = weight[heads], None if bias is None else bias[heads]
         groups, count, rows = weight.shape[0], x.shape[0], x.shape[1:-1]
-        if count == 1:  # one product for all heads; not `matmul`, which rounds otherwise where gradients are taken
-            product = torch.mm(x.reshape(-1, x.shape[-1]), weight.movedim(0, 1).flatten(1))
-            out = product.reshape(len(product), groups, -1).movedim(1, 0)
+        if count == 1:
+            # Not `matmul`: that one rounds otherwise where gradients are taken.
+            out = torch.bmm(x.reshape(1, -1, x.shape[-1]).expand(groups, -1, -1), weight)
         else:  # query heads of a group share a weight
             out = torch.bmm(x.reshape(groups, -1, x.shape[-1]), weight)
         if bias is not None:
@@ -205,14 +205,15 @@ class Attention:
 
     def __call__(self, x: Tensor, layout: Layout, prefix: KeysValues | None = None) -> Tensor:
         """Port inputs [port or 1, rows..., example, window, d_model] -> head outputs [head, rows..., d_model]."""
-        return self.write(self.gather(x, layout, prefix)[0])
+        return self.run(x, layout, prefix)[0]
 
-    def gather(self, x: Tensor, layout: Layout, prefix: KeysValues | None) -> tuple[Tensor, KeysValues]:
-        """What the heads gather, before they write it, and the keys and values of the window."""
+    def run(self, x: Tensor, layout: Layout, prefix: KeysValues | None) -> tuple[Tensor, KeysValues]:
+        """Head outputs, and the keys and values of the window."""
         into_q, into_k, into_v = self.ports(x)
         q = self.project("q", into_q, layout)
         k, v = self.project("k", into_k, layout), self.project("v", into_v, layout)
-        return self.attend(q, self.per_head(k), self.per_head(v), layout, self.prefix_per_head(prefix)), (k, v)
+        z = self.attend(q, self.per_head(k), self.per_head(v), layout, self.prefix_per_head(prefix))
+        return self.write(z), (k, v)
 
     def per_head(self, x: Tensor) -> Tensor:
         """Repeat keys or values of a group for each of its query heads."""
