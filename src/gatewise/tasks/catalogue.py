@@ -13,9 +13,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gatewise.errors import GatewiseError
 from gatewise.tasks import files, gt, ioi, sa
@@ -25,6 +23,9 @@ from gatewise.tasks.naming import Choices, chosen, full_name, parse_name
 from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
 from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.rows import encoded, records_of, sorted_out
+
+if TYPE_CHECKING:  # transformers takes a second to import, and only models need it
+    from transformers import PreTrainedTokenizerBase
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE)}
 OWN = "own pairs"  # the name of a task that was given as data

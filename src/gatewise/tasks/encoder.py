@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
-
-from transformers import PreTrainedTokenizerBase
 
 from gatewise.errors import GatewiseError
 from gatewise.tasks.example import Example, TokenExample
+
+if TYPE_CHECKING:  # transformers takes a second to import, and only models need it
+    from transformers import PreTrainedTokenizerBase
 
 _fingerprints: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, str]] = WeakKeyDictionary()
 
