@@ -26,7 +26,6 @@ from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import select_edges
 from gatewise.logic.discovery import Interactions
 from gatewise.logic.interactions import Interaction
-from gatewise.logic.truth import TruthTable
 from gatewise.report.data import report_data
 from gatewise.report.evidence import strongest_nodes
 from gatewise.report.investigation import SEARCHES, Investigation, investigate
@@ -82,16 +81,17 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
     return report_data(made)
 
 
-def _tables(gates: gw.Gates, count: int) -> tuple[TruthTable, ...]:
+def _tables(gates: gw.Gates, count: int) -> tuple[gw.Interaction, ...]:
     by_port: dict[str, list[str]] = {}
     for edge in gates.sound:
         by_port.setdefault(edge.partition("->")[2], []).append(edge)
     generator = torch.Generator().manual_seed(0)
-    made: list[TruthTable] = []
+    made: list[gw.Interaction] = []
     for port, edges in by_port.items():
         for first, second in zip(edges[:-1:2], edges[1::2], strict=False):
-            effects = torch.rand(3, 3, 4, generator=generator)
-            made.append(TruthTable(port, (first, second), "kept", effects, 0.1, (0.0, 0.2), "ADDER", "ADDER"))
+            worth, total = torch.rand(8, 4, generator=generator).double(), torch.ones(4).double()
+            groups = {edge.partition("->")[0]: (edge,) for edge in (first, second)}
+            made.append(gw.Interaction(port.partition("<")[0], groups, "clean", worth, total))
     return tuple(made[:count])
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 GateType = Literal["AND", "OR", "ADDER"]
 GATE_TYPES: tuple[GateType, ...] = ("AND", "OR", "ADDER")
-TestedLabel = Literal["AND", "OR", "ADDER", "XOR-like", "inhibiting", "none"]
-TESTED_LABELS: tuple[TestedLabel, ...] = (*GATE_TYPES, "XOR-like", "inhibiting", "none")
+TestedLabel = Literal["AND", "OR", "ADDER", "XOR-like", "inhibiting", "mixed", "undecided"]
+TESTED_LABELS: tuple[TestedLabel, ...] = (*GATE_TYPES, "XOR-like", "inhibiting", "mixed", "undecided")
 GATE_SIGNS: Mapping[str, str] = {"AND": "&", "OR": "|", "ADDER": "+"}
 # Who found an edge, and what the paper's split calls it. Colours of the two differ: found by noising is no AND yet.
 FOUND_BY: Mapping[str, str] = {"ns": "noising only", "dn": "denoising only", "both": "both directions"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -86,6 +87,7 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks
 
 
+@cache
 def resampling_weights(count: int, resamples: int = _RESAMPLES) -> Tensor:
     """What each of `count` units weighs in each bootstrap resample; columns sum to 1. [unit, resample]"""
     drawn = torch.randint(0, count, (resamples, count), generator=torch.Generator().manual_seed(0))

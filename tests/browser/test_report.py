@@ -151,7 +151,7 @@ def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str
     name = tip.locator("b").first.inner_text()
     by = {"AND": "noising only", "OR": "denoising only", "ADDER": "both directions"}
     assert f"found by {by[found.gates.label(name)]}" in tip.inner_text()  # type: ignore[index]
-    assert "effect at the receiver" in tip.inner_text()
+    assert "share of the margin" in tip.inner_text()
     score = float(found.gates.ns.scores[found.graph.index(name)])  # type: ignore[index]
     line = re.search(r"^noising\t(\S+)", tip.inner_text().replace("\u2212", "-"), flags=re.MULTILINE)
     assert float(line[1]) == pytest.approx(score, rel=0.006)  # type: ignore[index]

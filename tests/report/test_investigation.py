@@ -15,7 +15,7 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.logic.find import label_agreement
 from gatewise.logic.truth import labels_by_test
-from gatewise.report.data import TABLES_PER_RECEIVER, report_data
+from gatewise.report.data import TABLES_PER_PORT, report_data
 from gatewise.report.evidence import edge_strength, strongest_gates
 from gatewise.report.investigation import Investigation, investigate
 from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
@@ -102,7 +102,7 @@ def test_data_hold_every_circuit_of_every_size(found: Investigation) -> None:
     for row in data["tables"]:
         assert len({edges["port"][edge] for edge in row["edges"]}) == 1
     by_port = [edges["port"][row["edges"][0]] for row in data["tables"]]
-    assert max(map(by_port.count, by_port)) <= TABLES_PER_RECEIVER
+    assert max(map(by_port.count, by_port)) <= TABLES_PER_PORT
     assert json.loads(json.dumps(data, allow_nan=False)) == json.loads(json.dumps(data))
 
 

@@ -161,9 +161,7 @@ class _Measures:
         from gatewise.logic.interactions import FEWEST
         from gatewise.logic.truth import labels_by_test, truth_tables
 
-        self.tested = labels_by_test(
-            truth_tables(model, task.train, gates.sound, measures=("receiver",), memory=memory)
-        )
+        self.tested = labels_by_test(truth_tables(model, task.train, gates.sound, memory=memory))
         self.agreement = label_agreement(gates, self.tested)
         if min(len(task.train), len(task.test)) >= FEWEST:
             search = task.train[:_SEARCHED]

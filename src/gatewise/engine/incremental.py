@@ -39,13 +39,6 @@ class Proposal:
     residual: Tensor  # [row, example, d], the last residual
     heads: list[dict[HeadValue, Tensor]] = field(default_factory=list)  # new values of the node's, then of each step's
 
-    @property
-    def output(self) -> Tensor:
-        """Change of the node's own output. [row, example, position, d]"""
-        assert self.route is not None
-        place = self.route.changed.index(self.route.node)
-        return self.wide[place] if self.route.start.wide else self.last[place]
-
     def mixed(self, reading: Reading, rows: slice = slice(None)) -> Tensor:
         """Changes of the inputs of a reading's ports. [port, row, example, position, d]"""
         changes = (self.wide if reading.wide else self.last)[: reading.mix.shape[1], rows]

@@ -1,7 +1,7 @@
 """Removing sets of edges from a circuit, each set within one receiver node: what every question about a few edges asks.
 
 `benches` makes a `Bench` for each batch: the circuit in one direction, its margins and its distance from the reference.
-A bench answers with last residuals, which are small, or with the receiver's own output, which is cheap.
+A bench answers with last residuals, which are small.
 """
 
 from __future__ import annotations
@@ -54,17 +54,13 @@ class Bench:
         node = self.graph.port_sender[port]
         return node < 0 or self.live[node] != DEAD
 
-    def proposals(
-        self, ports: Sequence[int], removals: Sequence[Removal], *, alone: bool = False
-    ) -> Iterator[tuple[slice, Proposal]]:
+    def proposals(self, ports: Sequence[int], removals: Sequence[Removal]) -> Iterator[tuple[slice, Proposal]]:
         """The circuit without each set of edges, all into these ports of one node that matters; some at a time.
 
-        Yields which of the sets, and their proposal. alone: stop at the node's own output.
+        Yields which of the sets, and their proposal.
         """
         state, node = self.state, self.graph.port_sender[ports[0]]
         route = None if node < 0 else state.route(node, self.live)
-        if route is not None and alone:
-            route = route.alone()
         size = state.rows_at_once(route)
         for start in range(0, len(removals), size):
             some = slice(start, start + size)

@@ -8,7 +8,7 @@ follow from what is kept alone, so that a route is made once for many changes. H
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -102,13 +102,6 @@ class Route:
     def read_by_logits(self) -> list[int]:
         """The changed senders that the logits read."""
         return [sender for sender, read in zip(self.changed, self.into_logits.tolist(), strict=True) if read]
-
-    def alone(self) -> Route:
-        """The route without anything that follows its node."""
-        changed, into_logits = self.start.written, self.into_logits[: len(self.start.written)]
-        return replace(
-            self, steps=[], changed=changed, wide_changed=changed if self.start.wide else [], into_logits=into_logits
-        )
 
 
 def find_route(model: Model, kept: Tensor, node: int, live: Sequence[int]) -> Route:

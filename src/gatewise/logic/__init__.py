@@ -13,7 +13,7 @@ from gatewise.logic.reconciliation import Reconciliation, reconcile
 from gatewise.logic.replication import Replication, replicate
 from gatewise.logic.standins import Backup, backups, complete
 from gatewise.logic.telescoping import Partners, partners
-from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
+from gatewise.logic.truth import labels_by_test, truth_tables
 
 __all__ = [
     "Ablations",
@@ -33,7 +33,6 @@ __all__ = [
     "Reconciliation",
     "Replication",
     "Sampling",
-    "TruthTable",
     "ablate_gates",
     "backups",
     "check_minimal",

@@ -45,6 +45,7 @@ REST = "rest"  # its name as a player
 SIDES: tuple[Side, ...] = ("clean", "corrupted")
 MOST_GROUPS = 4
 FLOOR = 0.01  # of the margin
+EDGE_FLOOR = 0.005  # of the margin, for single edges, which are smaller than groups
 RESAMPLES = 2_000
 FEWEST = 8  # pairs that an interval needs
 _Value = TypeVar("_Value")
@@ -302,15 +303,19 @@ class Candidate:
 
 
 def setting_of(
-    model: Model | Setting, pairs: Pairs | None, circuit: Circuit | None = None, memory: Memory = None
+    model: Model | Setting,
+    pairs: Pairs | None,
+    circuit: Circuit | None = None,
+    memory: Memory = None,
+    fewest: int = FEWEST,
 ) -> Setting:
     """What is tested on what; or one line about what has no meaning, before any work."""
     setting = Setting.of(model, pairs, memory=memory)
     setting.check_circuits([] if circuit is None else [circuit])
     if setting.ablation != "interchange":
         raise GatewiseError(f"gates are tested between two runs, and {setting.ablation} ablation has one; drop it.")
-    if len(setting) < FEWEST:
-        raise GatewiseError(f"an interval over pairs needs at least {FEWEST} of them, got {len(setting)}.")
+    if len(setting) < fewest:
+        raise GatewiseError(f"an interval over pairs needs at least {fewest} of them, got {len(setting)}.")
     return setting
 
 
@@ -425,23 +430,40 @@ def _edges(graph: Graph, ports: Sequence[int], mask: Tensor) -> tuple[str, ...]:
 
 def measure(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:
     """Worth of all sets of players of gates [set, example] each, and the margin's difference between runs [example]."""
-    found: list[list[Tensor]] = [[] for _ in gates]
-    totals = []
-    for receivers in on:
-        for gate, parts in zip(gates, found, strict=True):
-            parts.append(receivers.values(gate.node, *gate.rows(range(1 << len(gate.masks)))).cpu())
-        totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
-    return [torch.cat(parts, dim=-1) for parts in found], checked_total(torch.cat(totals))
+    found, total = worth(on, gates)
+    return found, checked_total(total)
 
 
 def checked_total(total: Tensor) -> Tensor:
     """Refuse pairs whose margin does not differ between the runs. [example]"""
-    if not math.isfinite(float(total.mean())) or float(total.mean().abs()) < 1e-6:
+    if not tells_apart(total):
         raise GatewiseError(
             f"the margin differs by {float(total.mean()):.2g} between the clean and the corrupted run on average, so "
             f"that shares of it mean nothing. Use pairs that the model tells apart."
         )
     return total
+
+
+def worth(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:
+    """The same, whether or not the margin differs. Gates of one receiver share the sets that they have in common."""
+    by_node: dict[int, list[int]] = {}
+    for place, gate in enumerate(gates):
+        by_node.setdefault(gate.node, []).append(place)
+    found: list[list[Tensor]] = [[] for _ in gates]
+    totals = []
+    for receivers in on:
+        for node, places in by_node.items():
+            rows = [gates[place].rows(range(1 << len(gates[place].masks))) for place in places]
+            values = receivers.values(node, *(torch.cat(some) for some in zip(*rows, strict=True))).cpu()
+            for place, part in zip(places, values.split([len(some[0]) for some in rows]), strict=True):
+                found[place].append(part)
+        totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
+    return [torch.cat(parts, dim=-1) for parts in found], torch.cat(totals)
+
+
+def tells_apart(total: Tensor) -> bool:
+    """Whether the margin differs between the runs on average, so that shares of it mean something."""
+    return math.isfinite(float(total.mean())) and float(total.mean().abs()) >= 1e-6
 
 
 def in_context(table: Tensor, groups: int, rest: Rest) -> Tensor:

@@ -193,8 +193,8 @@ def _by_method(
         gates = split_gates(circuits["ns"], circuits["dn"], rule=rule)
         labels[rule] = {edge: gates.label(edge) for edge in found}
     model, pairs = planted.model, planted.pairs
-    labels["tested"] = labels_by_test(truth_tables(model, pairs, found, measures=("receiver",)))
-    everywhere = truth_tables(model, pairs, model.graph.full(), of=found, measures=("receiver",))
+    labels["tested"] = labels_by_test(truth_tables(model, pairs, found))
+    everywhere = truth_tables(model, pairs, model.graph.full(), of=found)
     labels["tested in G"] = labels_by_test(everywhere)
     return circuits, labels
 

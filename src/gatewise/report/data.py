@@ -14,7 +14,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.evaluation.judgement import faithful
 from gatewise.gate_types import FOUND_BY, GATE_SIGNS, GATE_TYPES, SPLIT, TESTED_LABELS
-from gatewise.logic.truth import MEASURES, TruthTable
+from gatewise.logic.interactions import Interaction
 from gatewise.report.investigation import CIRCUIT_NAMES, Investigation
 from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation
     from gatewise.evaluation.evaluations import Behaviour
 
-TABLES_PER_RECEIVER = 40  # in the page; `tables.json` has all
+TABLES_PER_PORT = 40  # in the page; `tables.json` has all
 
 
 Command = Callable[[Mapping[str, Any]], str]  # arguments that differ from this investigation's -> how to run it
@@ -59,7 +59,7 @@ def report_data(found: Investigation, command: Command | None = None) -> dict[st
         "curves": {name: [_evaluation(one) for one in curve] for name, curve in found.curves.items()},
         "proportions": _proportions(found),
         "agreement": found.agreement.to_json(),
-        "tables": _page_tables(found.tables, by_name),
+        "tables": _page_tables(tables_data(found), by_name),
         "gates": _gates(found, by_name),
         "nodes": None if found.nodes is None else _short_spans(asdict(found.nodes)),
         "examples": [asdict(example) for example in found.examples],
@@ -98,13 +98,11 @@ def tables_data(found: Investigation) -> list[dict[str, Any]]:
     return [
         {
             "receiver": table.receiver,
-            "edges": list(table.edges),
-            "others": table.context,
-            "effects": dict(zip(MEASURES, table.effects.mean(dim=-1).tolist(), strict=False)),
-            "interplay": table.interplay,
-            "interval": list(table.interval),
+            "edges": [edge for (edge,) in table.groups.values()],
+            "rest": table.rest,
+            "values": list(table.values.values()),
+            "beyond": _span(table),
             "label": table.label,
-            "label_on_margin": table.margin_label,
         }
         for table in found.tables
     ]
@@ -142,26 +140,22 @@ def _column(circuit: Circuit, chosen: Tensor) -> list[float]:
     return [_digits(value) for value in values[chosen].tolist()]
 
 
-def _page_tables(tables: Sequence[TruthTable], by_name: dict[str, int]) -> list[dict[str, Any]]:
-    """The largest tables of each receiver: edges by their place in the page, means over examples."""
-    by_receiver: dict[str, list[TruthTable]] = {}
+def _page_tables(tables: Sequence[dict[str, Any]], by_name: dict[str, int]) -> list[dict[str, Any]]:
+    """The largest tables of each port: edges by their place in the page."""
+    by_port: dict[str, list[dict[str, Any]]] = {}
     for table in tables:
-        by_receiver.setdefault(table.receiver, []).append(table)
+        by_port.setdefault(table["edges"][0].partition("->")[2], []).append(table)
     shown = []
-    for some in by_receiver.values():
-        for table in sorted(some, key=lambda one: -one.size)[:TABLES_PER_RECEIVER]:
-            means = table.effects.mean(dim=-1)
-            shown.append(
-                {
-                    "edges": [by_name[edge] for edge in table.edges],
-                    "others": table.context,
-                    "receiver": [_digits(value, 4) for value in means[0].tolist()],
-                    "t": _digits(table.interplay, 3),
-                    "interval": [_digits(value, 3) for value in table.interval],
-                    "label": table.label,
-                }
-            )
+    for some in by_port.values():
+        for table in sorted(some, key=lambda one: -max(map(abs, one["values"])))[:TABLES_PER_PORT]:
+            shown.append(_short_spans(table) | {"edges": [by_name[edge] for edge in table["edges"]]})
     return shown
+
+
+def _span(table: Interaction) -> list[float]:
+    """What two edges are worth beyond the sum of either."""
+    beyond = table.interaction[1]
+    return [beyond.value, beyond.low, beyond.high]
 
 
 def _gates(found: Investigation, by_name: dict[str, int]) -> dict[str, Any] | None:

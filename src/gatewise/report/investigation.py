@@ -18,8 +18,8 @@ from gatewise.gate_types import TestedLabel
 from gatewise.logic.discovery import Interactions, interactions_at
 from gatewise.logic.find import Agreement, label_agreement
 from gatewise.logic.gates import Gates, split_gates
-from gatewise.logic.interactions import FEWEST
-from gatewise.logic.truth import TruthTable, labels_by_test, truth_tables
+from gatewise.logic.interactions import FEWEST, Interaction
+from gatewise.logic.truth import labels_by_test, truth_tables
 from gatewise.methods.contract import Method, SearchDirection
 from gatewise.methods.registry import find_method
 from gatewise.methods.search import discover
@@ -58,7 +58,7 @@ class Investigation:
     sizes: tuple[int, ...]
     searches: Mapping[SearchDirection, tuple[Circuit, ...]]  # one circuit per size
     curves: Mapping[str, Evaluations]  # by name of CIRCUITS, one evaluation per size, the last beside random circuits
-    tables: tuple[TruthTable, ...]
+    tables: tuple[Interaction, ...]
     tested: Mapping[str, TestedLabel]  # edge -> label by test
     agreement: Agreement
     stability: Mapping[Direction, float] | None  # Jaccard of halves; None if it was not measured
@@ -145,7 +145,7 @@ def investigate(
     held_out: dict[str, Any] = {"pairs": task.test.fingerprint, "seed": seed, "memory": memory}
     kept = _Kept(shelf, {"circuits": _record(searches), "method": how.version, "held out": held_out})
     tables = kept(
-        "tables", tuple[TruthTable, ...], lambda: _tables(model, task, gates, all_gates, memory), all=all_gates
+        "truth tables", tuple[Interaction, ...], lambda: _tables(model, task, gates, all_gates, memory), all=all_gates
     )
     tested = labels_by_test(tables)
     measured = {"seed": seed, "memory": memory, **team}
@@ -245,12 +245,12 @@ def _default_sizes(method: Method, edges: int) -> list[int]:
 
 def _tables(
     model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
-) -> tuple[TruthTable, ...]:
+) -> tuple[Interaction, ...]:
     if not gates.labelled.kinds or not model.changes_singly:
         return ()
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
     pairs = task.train[:_TESTED_PAIRS]
-    return tuple(truth_tables(model, pairs, gates.sound, of=chosen, measures=("receiver",), memory=memory))
+    return tuple(truth_tables(model, pairs, gates.sound, of=chosen, memory=memory))
 
 
 def _interactions(

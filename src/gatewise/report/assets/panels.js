@@ -49,16 +49,16 @@ function edgeFacts(edge) {
 }
 function testedText(edge) {
   const tested = data.edges.tested[edge.id];
-  return tested < 0 ? "not tested" : TESTED[tested] === "none" ? "tests show no effect" : `tests as ${TESTED[tested]}`;
+  return tested < 0 ? "not tested" : TESTED[tested] === "undecided" ? "tests leave it open" : `tests as ${TESTED[tested]}`;
 }
 function truthTable(table) {
-  const [i, j] = table.edges.map((edge) => model.edges[edge]), most = Math.max(...table.receiver.map(Math.abs)) || 1;
-  const rows = [["neither", 0], [i.from.name, table.receiver[0]], [j.from.name, table.receiver[1]], ["both", table.receiver[2]]];
-  const verdict = table.label === "none" ? "next to no effect" : `looks like ${table.label}`;
+  const [i, j] = table.edges.map((edge) => model.edges[edge]), most = Math.max(...table.values.map(Math.abs)) || 1;
+  const rows = [["neither", 0], [i.from.name, table.values[0]], [j.from.name, table.values[1]], ["both", table.values[2]]];
+  const verdict = table.label === "undecided" ? "undecided" : `looks like ${table.label}`, [beyond, low, high] = table.beyond;
   return el("table", { class: "truth" },
-    el("caption", {}, `${verdict} (t = ${fixed2(table.t)}, ${fixed2(table.interval[0])} to ${fixed2(table.interval[1])}), `
-      + `other senders ${table.others}`),
-    el("thead", {}, el("tr", {}, el("th", {}, "kept"), el("th", { colSpan: 2 }, "effect at the receiver"))),
+    el("caption", {}, `${verdict} (both are worth ${number(beyond, 2)} more than the sum, ${number(low, 2)} to ${number(high, 2)}), `
+      + `all else that it reads ${table.rest}`),
+    el("thead", {}, el("tr", {}, el("th", {}, "clean"), el("th", { colSpan: 2 }, "share of the margin"))),
     el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, number(value, 2)),
       el("td", { class: "cell" }, el("div", { class: "fill", width: 100 * Math.abs(value) / most + "%" }))))));
 }
