@@ -9,10 +9,11 @@ from small_models import random_pairs, small_model
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
-from gatewise.logic import Gates, labels_by_test, split_gates, truth_tables
+from gatewise.logic import Gates, interaction, labels_by_test, split_gates, truth_tables
 from gatewise.logic.minimal import check_minimal, minimal_circuit
 from gatewise.methods import discover
 from gatewise.models.planted import planted_model, planted_pairs
+from gatewise.models.planted_kinds import planted_kind
 from gatewise.models.planted_random import random_planted
 
 AND, OR = {"A1->B1", "A2->B1"}, {"A3->B2", "A4->B2"}
@@ -123,3 +124,25 @@ def test_refusals() -> None:
         gates.minimal_faithful({"B1->C": "ADDER"})
     with pytest.raises(GatewiseError, match="'faithful' or 'complete'"):
         minimal_circuit(gates, "small")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "faithful", "complete"),  # edges that can go
+    [("and-of-groups", 0, 5), ("or-of-groups", 5, 0), ("two-of-three", 1, 1), ("five-of-ten", 4, 4), ("k-and-v", 0, 1)],
+)
+def test_of_tested_gates_whole_groups_go_and_nothing_is_lost(name: str, faithful: int, complete: int) -> None:
+    kind = planted_kind(name)
+    found = interaction(kind.model, kind.pairs, kind.receiver, kind.groups, confirm=False)
+    full = kind.model.graph.full()
+    gates = split_gates(full, full).with_tested([found])
+    for check, saved in zip(check_minimal(kind.model, kind.pairs, gates, "tested"), (faithful, complete), strict=True):
+        assert check.edges_saved == saved
+        assert check.kl_lost == pytest.approx(0, abs=1e-4)  # a head that looks away still sees something
+        assert check.gate_losses == pytest.approx([0] * (saved > 0), abs=1e-4)
+    assert gates.minimal_faithful("tested") == check_minimal(kind.model, kind.pairs, gates, "tested")[0].circuit
+
+
+def test_tested_gates_have_to_be_there() -> None:
+    graph = planted_model("combined").graph
+    with pytest.raises(GatewiseError, match="0 tested gates"):
+        split_gates(graph.full(), graph.full()).minimal_faithful("tested")

@@ -3,6 +3,7 @@
 from gatewise.logic.ablation import Ablations, ablate_gates
 from gatewise.logic.alignment import Misalignment, MisalignmentCurve, Sampling, misalignment, misalignment_curve
 from gatewise.logic.contribution import Contributions, gate_contributions
+from gatewise.logic.curves import MemberCurve, member_curve
 from gatewise.logic.discovery import Interactions, find_interactions
 from gatewise.logic.find import Agreement, find_gates, label_agreement
 from gatewise.logic.gates import Gate, Gates, GroupGate, split_gates
@@ -25,6 +26,7 @@ __all__ = [
     "GroupGate",
     "Interaction",
     "Interactions",
+    "MemberCurve",
     "MinimalCheck",
     "Misalignment",
     "MisalignmentCurve",
@@ -43,6 +45,7 @@ __all__ = [
     "interaction",
     "label_agreement",
     "labels_by_test",
+    "member_curve",
     "misalignment",
     "misalignment_curve",
     "partners",

@@ -139,7 +139,10 @@ class Gates:
         return replace(self, tested=tuple(one.gate for one in found))
 
     def minimal_faithful(
-        self, labels: Mapping[str, str] | None = None, *, keep: Literal["strongest", "first"] = "strongest"
+        self,
+        labels: Mapping[str, str] | Literal["tested"] | None = None,
+        *,
+        keep: Literal["strongest", "first"] = "strongest",
     ) -> Circuit:
         """Corollary 1: all AND and ADDER edges, one edge of each OR gate. See `gatewise.logic.minimal`."""
         from gatewise.logic.minimal import minimal_circuit
@@ -147,7 +150,10 @@ class Gates:
         return minimal_circuit(self, "faithful", labels, keep=keep)
 
     def minimal_complete(
-        self, labels: Mapping[str, str] | None = None, *, keep: Literal["strongest", "first"] = "strongest"
+        self,
+        labels: Mapping[str, str] | Literal["tested"] | None = None,
+        *,
+        keep: Literal["strongest", "first"] = "strongest",
     ) -> Circuit:
         """Corollary 1: all OR and ADDER edges, one edge of each AND gate. See `gatewise.logic.minimal`."""
         from gatewise.logic.minimal import minimal_circuit

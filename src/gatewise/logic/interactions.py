@@ -342,11 +342,16 @@ def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: 
         raise GatewiseError(f"a gate has {fewest} to {MOST_GROUPS} groups of edges, got {len(groups)}.")
     if rest == "player" and REST in groups:
         raise GatewiseError(f"{REST!r} is the name of the other edges as a player; name the group otherwise.")
+    return replace(read_groups(graph, receiver, groups, circuit), rest=rest)
+
+
+def read_groups(graph: Graph, receiver: str, groups: Groups, circuit: Circuit | None = None) -> Candidate:
+    """Any number of disjoint groups of edges into one node."""
     node = find_node(graph, receiver)
     ports, kept = _into(graph, node, circuit)
     masks = {group: _group_mask(graph, node, ports, kept, group, members) for group, members in groups.items()}
     _check_disjoint(graph, ports, masks)
-    return replace(gate_of_masks(graph, node, masks, circuit), rest=rest)
+    return gate_of_masks(graph, node, masks, circuit)
 
 
 def gate_of_masks(graph: Graph, node: int, groups: Mapping[str, Tensor], circuit: Circuit | None = None) -> Candidate:

@@ -4,6 +4,9 @@ Smallest faithful circuit: all AND edges, all ADDER edges, one edge of each OR g
 edges, all ADDER edges, one edge of each AND gate. The corollary takes a receiver's edges of one type to be one gate;
 of two OR gates into one port, which labels cannot tell apart, one would be lost, and `check_minimal` shows such losses.
 
+Of *tested* gates, whose members are groups, tables say the same for every label: faithful needs the groups that do what
+all of them do, complete those without which nothing is left; of several such choices the one with fewest edges.
+
 Completeness KL(G\\C || G) is blunt: where C has the last edges before the logits, G\\C is the corrupted run whatever
 else C has. So each gate is also checked alone: its loss is what the edges that were dropped do without the others.
 """
@@ -18,28 +21,30 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.divergence import divergence_between
-from gatewise.engine.removals import Removal, kl_changes
+from gatewise.engine.removals import NOTHING, Removal, kl_changes
 from gatewise.engine.setting import Memory, Setting
 from gatewise.engine.sparse import SparseEngine
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
-from gatewise.logic.gates import Gates
+from gatewise.logic.gates import Gates, GroupGate
+from gatewise.logic.interactions import FLOOR
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
 Aim = Literal["faithful", "complete"]
+LabelSource = Mapping[str, str] | Literal["tested"] | None  # edge -> label; of gates of groups; or those of the split
 Keep = Literal["strongest", "first"]
+_LOST = 0.1  # of what all groups of a tested gate do together that may be lost, or left
 _THINNED: dict[Aim, GateType] = {"faithful": "OR", "complete": "AND"}  # the type of which one edge per gate is enough
 
 
-def minimal_circuit(
-    gates: Gates, aim: Aim, labels: Mapping[str, str] | None = None, *, keep: Keep = "strongest"
-) -> Circuit:
+def minimal_circuit(gates: Gates, aim: Aim, labels: LabelSource = None, *, keep: Keep = "strongest") -> Circuit:
     """The smallest faithful or complete part of the sound circuit.
 
-    labels: edge -> label, as `labels_by_test` gives them; default: those of the split. Edges without one of the three
-    labels stay. keep: which edge of an OR or AND gate stays: the one with the largest |score| in the direction that
-    finds such gates (OR: dn, AND: ns), or the first in the graph's order, as also if there are no scores.
+    labels: edge -> label, as `labels_by_test` gives them; "tested": the gates of groups in `gates.tested`; default:
+    those of the split. Edges without one of the three labels, or in no tested gate, stay. keep: which edge of an OR or
+    AND gate stays: the one with the largest |score| in the direction that finds such gates (OR: dn, AND: ns), or the
+    first in the graph's order, as also if there are no scores.
     """
     if aim not in _THINNED or keep not in ("strongest", "first"):
         raise GatewiseError(
@@ -54,13 +59,15 @@ def minimal_circuit(
 
 @dataclass(frozen=True)
 class _ThinGate:
-    """A gate of which one edge is kept."""
+    """A gate of which one edge, or some groups of edges, are kept."""
 
     kept: Removal
     dropped: Removal
 
 
-def _thin_gates(gates: Gates, aim: Aim, labels: Mapping[str, str] | None, keep: Keep) -> list[_ThinGate]:
+def _thin_gates(gates: Gates, aim: Aim, labels: LabelSource, keep: Keep) -> list[_ThinGate]:
+    if isinstance(labels, str):
+        return _thin_groups(gates, aim, labels)
     kind = _THINNED[aim]
     scores = (gates.dn if kind == "OR" else gates.ns).scores
     strength = [] if scores is None or keep == "first" else scores.abs().tolist()
@@ -70,6 +77,47 @@ def _thin_gates(gates: Gates, aim: Aim, labels: Mapping[str, str] | None, keep: 
         if len(edges) >= 2:
             found.append(_ThinGate(frozenset([kept]), frozenset(edges) - {kept}))
     return found
+
+
+def _thin_groups(gates: Gates, aim: Aim, labels: str) -> list[_ThinGate]:
+    """Tested gates of which some groups are enough; of those that share edges, the strongest decides."""
+    if labels != "tested" or not gates.tested:
+        raise GatewiseError(
+            f"labels is a mapping of edges to labels, or 'tested' if gates have tested ones, such as those of "
+            f"gates.with_tested(gw.find_interactions(...)); got {labels!r} and {len(gates.tested)} tested gates."
+        )
+    found = []
+    used = frozenset((~gates.sound.mask).nonzero().flatten().tolist())
+    for gate in gates.tested:
+        groups = [frozenset(map(gates.graph.index, edges)) for edges in gate.groups.values()]
+        every = NOTHING.union(*groups)
+        if used & every:
+            continue
+        used |= every
+        kept = NOTHING.union(*(group for group, stays in zip(groups, _enough(gate, aim), strict=True) if stays))
+        if kept < every:
+            found.append(_ThinGate(kept, every - kept))
+    return found
+
+
+def _enough(gate: GroupGate, aim: Aim) -> list[bool]:
+    """The groups with fewest edges that do what all do, or without which nothing is left; all other edges clean."""
+    sizes = [len(edges) for edges in gate.groups.values()]
+    everyone = (1 << len(sizes)) - 1
+    alone, *_ = with_rest = gate.values[everyone + 1 :]
+    worth = [value - alone for value in with_rest]
+    if abs(worth[everyone]) <= FLOOR:
+        return [True] * len(sizes)
+
+    def fits(chosen: int) -> bool:
+        missed = worth[everyone] - worth[chosen] if aim == "faithful" else worth[everyone ^ chosen]
+        return abs(missed) <= _LOST * abs(worth[everyone])
+
+    def edges(chosen: int) -> int:
+        return sum(size for i, size in enumerate(sizes) if chosen >> i & 1)
+
+    best = min(filter(fits, range(everyone + 1)), key=edges)
+    return [bool(best >> i & 1) for i in range(len(sizes))]
 
 
 def _labelled(gates: Gates, kind: GateType, labels: Mapping[str, str] | None) -> list[int]:
@@ -130,7 +178,7 @@ def check_minimal(
     model: Model | Setting,
     pairs: Pairs | None,
     gates: Gates,
-    labels: Mapping[str, str] | None = None,
+    labels: LabelSource = None,
     *,
     keep: Keep = "strongest",
     memory: Memory = None,
