@@ -76,6 +76,10 @@ class Cell:
         return self.model.graph.vector(found[0]), self.model.graph.vector(found[1])
 
     @cached_property
+    def held_out(self) -> Batches:
+        return Batches(gw.Setting(self.model, self.task.test))
+
+    @cached_property
     def indices(self) -> EdgeIndices:
         """Exact, on held-out pairs: of all labelled edges, and of the next ones in rank."""
         chosen = self.eap.sound | self.acdc.sound
@@ -105,6 +109,7 @@ def measure(model: gw.Model, options: argparse.Namespace) -> dict[str, Any]:
         found["split"] = {"eap": split(cell, cell.eap), "acdc": split(cell, cell.acdc)}
     with cell.timed("partners"):
         found["partners"] = {"eap": partners(cell, cell.eap), "acdc": partners(cell, cell.acdc)}
+        found["partners"]["named"] = named_partners(cell)
     with cell.timed("gates"):
         pairs = (cell.task.train, None)
         more: dict[str, Any] = {"test": cell.task.test, "most": options.most}
@@ -183,37 +188,39 @@ def partners(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
     it does not, but its scores differ as the label says by that factor, so that the difference arises downstream. None:
     they do not, and the label is the cut's between found and not found.
     """
-    graph, exact = cell.model.graph, cell.indices
+    exact = cell.indices
     acts = dict(zip(exact.edges, exact.labels(EDGE_FLOOR), strict=True))
     own = gate_index(cell.parts[1][0], cell.parts[1][1])
     found: dict[str, Any] = {}
-    at_receiver: list[int] = []
     for kind in ("AND", "OR"):
         edges = labelled.by_type[kind].indices  # type: ignore[index]
         where = {}
         for edge in edges:
             by_scores = way_of_acting(*[float(own[edge])] * 3)
             where[edge] = "receiver" if acts[edge] == kind else "elsewhere" if by_scores == kind else "none"
-        at_receiver += [edge for edge in edges if where[edge] == "receiver"]
         found[kind] = {
             "where": dict(Counter(where.values())),
             "acts": dict(Counter(acts[edge] for edge in edges)),
             "ports": dict(Counter(partner_ports(cell, [e for e in edges if where[e] == "receiver"]).values())),
         }
-    effect = dict(zip(exact.edges, (exact.ns - exact.dn).abs().tolist(), strict=True))
-    named = sorted((e for e in at_receiver if graph.edges[e].endswith(">")), key=lambda e: -effect[e])[:NAMED]
-    examples = [gw.partners(cell.model, cell.task.train, graph.edges[edge]) for edge in named]
-    found["examples"] = [
-        {"edge": one.edge, "ns": one.ns, "dn": one.dn, "with": {name: one.exact[name] for name in one.strongest[:4]}}
-        for one in examples
-    ]
     return found
+
+
+def named_partners(cell: Cell) -> list[dict[str, Any]]:
+    """With whom the edges into heads act whose effects differ most between the two directions at the receiver."""
+    exact, names = cell.indices, cell.model.graph.edges
+    order = (exact.ns.abs() - exact.dn.abs()).abs().argsort(descending=True).tolist()
+    edges = [names[exact.edges[i]] for i in order if names[exact.edges[i]].endswith(">")][:NAMED]
+    found = [gw.partners(cell.model, cell.task.train, edge, orders=2) for edge in edges]
+    return [
+        {"edge": one.edge, "ns": one.ns, "dn": one.dn, "with": {name: one.exact[name] for name in one.strongest[:4]}}
+        for one in found
+    ]
 
 
 def partner_ports(cell: Cell, edges: Iterable[int]) -> dict[int, str]:
     """Whether n - d of an edge into a head arises with another port of it or with its own; of other nodes, its own."""
     graph = cell.model.graph
-    on = Batches(gw.Setting(cell.model, cell.task.test))
     found: dict[int, str] = {}
     by_node: dict[int, list[int]] = {}
     for edge in edges:
@@ -226,7 +233,7 @@ def partner_ports(cell: Cell, edges: Iterable[int]) -> dict[int, str]:
         kept = graph.edge_index[ports] >= 0
         masks = torch.stack([kept & (torch.arange(len(ports)) == place)[:, None] for place in range(len(ports))])
         single = torch.stack([graph.edge_index[ports] == edge for edge in some])
-        changes = worth_changes(on, node, masks, single, draw_orders(len(ports), 6, 0))[0]
+        changes = worth_changes(cell.held_out, node, masks, single, draw_orders(len(ports), 6, 0))[0]
         for row, edge in zip(changes, some, strict=True):
             largest = ports[int(row.abs().argmax())]
             found[edge] = "own" if largest == int(graph.edge_port[edge]) else "another"
