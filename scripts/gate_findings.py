@@ -3,8 +3,8 @@
     python scripts/gate_findings.py --model smollm2-135m --task ioi --folder docs/results/gates
     python scripts/gate_findings.py --folder docs/results/gates --table
 
-Circuits are searched on `--examples` pairs; everything that is tested is tested on `--test-examples` held-out ones. A
-file that is there is not made again. `--table` prints the tables of all files in the folder.
+Circuits are searched on `--examples` pairs; everything that is tested is tested on `--test-examples` held-out ones.
+Sections that a file has are not made again. `--table` prints the tables of all files in the folder.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from math import isfinite, log
@@ -50,14 +49,6 @@ class Cell:
     model: gw.Model
     task: gw.Task
     options: argparse.Namespace
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        started = time.process_time()
-        yield
-        self.seconds[name] = round(time.process_time() - started, 1)
-        print(f"{name}: {self.seconds[name]} s", flush=True)
 
     @cached_property
     def eap(self) -> gw.Gates:
@@ -96,33 +87,21 @@ class Cell:
         return [graph.senders[i] for i in worth.abs().topk(min(count, len(worth))).indices.tolist()]
 
 
-def measure(model: gw.Model, options: argparse.Namespace) -> dict[str, Any]:
-    """All that is said about one cell."""
+def measure(model: gw.Model, options: argparse.Namespace, path: Path) -> None:
+    """All that is said about one cell, section by section; those that the file has are not made again."""
     sizes = {"examples": options.examples, "test_examples": options.test_examples, "seed": options.seed}
     cell = Cell(model, gw.task(options.task, model, **sizes), options)
-    found: dict[str, Any] = {
-        "about": {key: value for key, value in vars(options).items() if key not in ("folder", "table")}
-        | {name: version(name) for name in ("torch", "transformers")}
-        | {"threads": torch.get_num_threads(), "tau": options.tau or TAU[cell.task.name]},
-    }
-    with cell.timed("split"):
-        found["split"] = {"eap": split(cell, cell.eap), "acdc": split(cell, cell.acdc)}
-    with cell.timed("partners"):
-        found["partners"] = {"eap": partners(cell, cell.eap), "acdc": partners(cell, cell.acdc)}
-        found["partners"]["named"] = named_partners(cell)
-    with cell.timed("gates"):
-        pairs = (cell.task.train, None)
-        more: dict[str, Any] = {"test": cell.task.test, "most": options.most}
-        whole = gw.find_interactions(model, *pairs, groupings=["ports"], **more)
-        grouped = gw.find_interactions(model, *pairs, of=cell.eap.sound, **more)
-        found["gates"] = {"whole ports": gates(whole), "circuit": gates(grouped)}
-    with cell.timed("replication"):
-        found["replication"] = replication(cell, [*whole, *grouped])
-    with cell.timed("backups"):
-        found["backups"] = backups(cell)
-    with cell.timed("completion"):
-        found["completion"] = [completion(cell, size) for size in options.sizes]
-    return found | {"cpu_seconds": cell.seconds}
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cpu_seconds": {}}
+    found["about"] = {key: value for key, value in vars(options).items() if key not in ("folder", "table")}
+    found["about"] |= {name: version(name) for name in ("torch", "transformers")}
+    found["about"] |= {"threads": torch.get_num_threads(), "tau": options.tau or TAU[cell.task.name]}
+    for name, section in SECTIONS.items():
+        if name not in found:
+            started = time.process_time()
+            found[name] = section(cell)
+            found["cpu_seconds"][name] = round(time.process_time() - started, 1)
+            print(f"{name}: {found['cpu_seconds'][name]} s", flush=True)
+            path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def split(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
@@ -240,7 +219,16 @@ def partner_ports(cell: Cell, edges: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def gates(found: gw.Interactions) -> dict[str, Any]:
+def gates(cell: Cell) -> dict[str, Any]:
+    """Whole ports of all heads, and groups of the circuit's edges; and how many of them come back on other pairs."""
+    train, more = cell.task.train, {"test": cell.task.test, "most": cell.options.most}
+    whole = gw.find_interactions(cell.model, train, groupings=["ports"], **more)
+    grouped = gw.find_interactions(cell.model, train, of=cell.eap.sound, **more)
+    again = replication(cell, [*whole, *grouped])
+    return {"whole ports": tested_gates(whole), "circuit": tested_gates(grouped), "replication": again}
+
+
+def tested_gates(found: gw.Interactions) -> dict[str, Any]:
     rows = [gate(one) | {"stands": ok} for one, ok in zip(found.tested, found.stands, strict=True)]
     return {"looked_at": found.looked_at, "tested": rows}
 
@@ -317,11 +305,19 @@ def backups(cell: Cell) -> dict[str, Any]:
     return {"nodes": nodes, "tested": rows}
 
 
+def by_method(measure: Callable[[Cell, gw.Gates], dict[str, Any]]) -> Callable[[Cell], dict[str, Any]]:
+    return lambda cell: {"eap": measure(cell, cell.eap), "acdc": measure(cell, cell.acdc)}
+
+
+def completions(cell: Cell) -> list[dict[str, Any]]:
+    return [completion(cell, size) for size in cell.options.sizes]
+
+
 def completion(cell: Cell, size: int) -> dict[str, Any]:
     """A circuit of Ns+Dn, a fifth of it replaced by what appears when its strongest nodes are switched."""
     model, train = cell.model, cell.task.train
     base = gw.discover(model, train, "eap", "ns+dn", edges=size - size // 5)
-    nodes = cell.strongest_nodes(cell.options.nodes // 2)
+    nodes = cell.strongest_nodes(cell.options.nodes)
     completed = gw.complete(model, train[: cell.options.acdc_examples], base, nodes=nodes, most=size - len(base))
     plain = gw.discover(model, train, "eap", "ns+dn", edges=len(completed))
     both = gw.evaluate(model, cell.task.test, [completed, plain], random_circuits=0)
@@ -338,6 +334,16 @@ def completion(cell: Cell, size: int) -> dict[str, Any]:
 
 def zip_examples(one: gw.Evaluation, other: gw.Evaluation) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
     return zip(one.per_example, other.per_example, strict=True)
+
+
+SECTIONS: dict[str, Callable[[Cell], Any]] = {
+    "split": by_method(split),
+    "partners": by_method(partners),
+    "named partners": named_partners,
+    "gates": gates,
+    "backups": backups,
+    "completion": completions,
+}
 
 
 def span(found: Any) -> list[float | None]:
@@ -412,7 +418,7 @@ def tables(cells: Sequence[Mapping[str, Any]]) -> str:
         (
             [names[id(cell)], key, f"{row['gates']:.0f}", percent(row["stand"]), percent(row["same_label"])]
             for cell in cells
-            for key, row in cell["replication"].items()
+            for key, row in cell["gates"]["replication"].items()
         ),
     )
     table(
@@ -526,14 +532,14 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--model", default="smollm2-135m")
     found.add_argument("--task", default="ioi")
     found.add_argument("--edges", type=int, default=300, help="of EAP's circuit in each direction")
-    found.add_argument("--sizes", type=int, nargs="+", default=[100, 300], help="edges of the circuits to complete")
+    found.add_argument("--sizes", type=int, nargs="+", default=[100], help="edges of the circuits to complete")
     found.add_argument("--tau", type=float, help="ACDC's threshold in both directions")
     found.add_argument("--examples", type=int, default=16)
     found.add_argument("--test-examples", type=int, default=64)
     found.add_argument("--acdc-examples", type=int, default=8)
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--most", type=int, default=12, help="receivers that are tested for each grouping")
-    found.add_argument("--nodes", type=int, default=8, help="whose backups are looked for")
+    found.add_argument("--nodes", type=int, default=6, help="whose backups are looked for")
     found.add_argument("--folder", type=Path, required=True)
     found.add_argument("--table", action="store_true", help="print what is in the folder")
     return found
@@ -544,11 +550,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.table:
         print(tables([json.loads(path.read_text()) for path in sorted(options.folder.glob("*-*.json"))]))
         return
-    path = options.folder / f"{options.model}-{options.task}.json"
-    if not path.exists():
-        options.folder.mkdir(parents=True, exist_ok=True)
-        found = measure(gw.load_model(options.model), options)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    measure(gw.load_model(options.model), options, options.folder / f"{options.model}-{options.task}.json")
 
 
 if __name__ == "__main__":

@@ -114,13 +114,12 @@ def complete(
             break
         done |= switches
         strength = torch.maximum(strength, _appearing(setting, sorted(switches)))
-        mask = mask | (strength >= share)
-    added = (mask & ~circuit.mask).nonzero().flatten()
-    if most is not None and len(added) > most:
-        added = added[strength[added].topk(most).indices]
-    final = circuit.mask.clone()
-    final[added] = True
-    return Circuit(graph, final, circuit.scores, circuit.provenance).with_provenance(completed=len(added))
+        appeared = ((strength >= share) & ~circuit.mask).nonzero().flatten()
+        added = appeared[strength[appeared].argsort(descending=True, stable=True)[:most]]
+        mask = circuit.mask.clone()
+        mask[added] = True
+    completed = Circuit(graph, mask, circuit.scores, circuit.provenance)
+    return completed.with_provenance(completed=len(completed) - len(circuit))
 
 
 def _switches(circuit: Circuit, nodes: set[str] | None) -> set[_Switch]:
