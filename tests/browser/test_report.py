@@ -513,6 +513,13 @@ def test_pan_and_zoom(open_page: Open, data: dict[str, Any]) -> None:
     page.mouse.move(*middle)
     page.mouse.down()
     page.mouse.move(middle[0] + 60, middle[1] - 30, steps=4)
+    opacity = """async ([x, y]) => {  // while it is dragged, nodes are there already
+      for (let i = 0; i < 2; i++) await new Promise((done) => requestAnimationFrame(done));
+      const over = document.getElementById("over"), ratio = over.width / over.clientWidth;
+      return over.getContext("2d").getImageData(Math.round(ratio * x), Math.round(ratio * y), 1, 1).data[3];
+    }"""
+    now = page.locator("#over").bounding_box()  # `spot` may have scrolled
+    assert page.evaluate(opacity, [x + 60 - now["x"], y - 30 - now["y"]]) == 255
     page.mouse.up()
     page.wait_for_timeout(250)
     nx, ny = spot(page, {"node": node_id(page, name)})

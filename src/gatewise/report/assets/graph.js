@@ -1,13 +1,15 @@
 // The drawing: edges on one canvas, redrawn when what is shown changes; nodes and what is pointed at on another above it.
+// The nodes are a picture too, made with the edges: pointing and moving put it in place and draw only what stands out.
 // Thousands of edges take longer than a frame to draw: the strongest come at once, then all of them, some per frame, on a
 // canvas that is put in place when it is complete.
-const AT_ONCE = 450, PER_FRAME = 900, NAMED = 160;  // edges; with more of them drawn, names would cover each other
+const AT_ONCE = 300, PER_FRAME = 900, NAMED = 160;  // edges; with more of them drawn, names would cover each other
 function makeGraph(state, on) {
   const box = $("plot"), base = $("base"), over = $("over"), tip = $("tip");
   const below = base.getContext("2d"), above = over.getContext("2d");
   let laid, grid, ratio = 1, view = { x: 0, y: 0, scale: 1 }, drawn = { ...view }, paths = [], ink = colours();
   const back = document.createElement("canvas"), behind = back.getContext("2d");
-  let hover = null, waiting = 0, later = 0, order = [], used = new Set(), bright = new Set(), done = 0, filling = 0;
+  const still = document.createElement("canvas"), resting = still.getContext("2d");
+  let hover = null, waiting = 0, later = 0, order = [], used = [], pictured = null, bright = new Set(), done = 0, filling = 0;
   const times = [];
 
   function resize() {
@@ -15,7 +17,7 @@ function makeGraph(state, on) {
     const room = upwards ? Math.max(460, Math.min(1100, (model.logits.layer + 2) * 25 + 90)) : 660;
     box.style.height = room + "px";
     ratio = Math.min(2, window.devicePixelRatio || 1);
-    for (const canvas of [base, over, back]) {
+    for (const canvas of [base, over, back, still]) {
       canvas.width = Math.round(box.clientWidth * ratio);
       canvas.height = Math.round(box.clientHeight * ratio);
     }
@@ -31,10 +33,13 @@ function makeGraph(state, on) {
     return path;
   }
   function changed() {
-    ink = colours();
     order = shownEdges();  // the weakest first
-    used = new Set();
-    for (const edge of order) { used.add(edge.from.id); used.add(edge.to.id); }
+    used = new Array(model.nodes.length).fill(false);
+    for (const edge of order) used[edge.from.id] = used[edge.to.id] = true;
+    redraw();
+  }
+  function recoloured() {
+    ink = colours();
     redraw();
   }
   function redraw() {
@@ -49,12 +54,12 @@ function makeGraph(state, on) {
   }
   function paint(everything) {
     const started = performance.now();
-    if (everything) paintEdges();
+    if (everything) { paintNodes(); paintEdges(); }
     else if (drawn.x !== view.x || drawn.y !== view.y || drawn.scale !== view.scale) {  // moved: shift the picture, redraw later
       const scale = view.scale / drawn.scale;
       base.style.transform = `translate(${view.x - drawn.x * scale}px, ${view.y - drawn.y * scale}px) scale(${scale})`;
     }
-    paintNodes();
+    paintOver();
     times.push({ what: everything ? "edges" : "overlay", ms: performance.now() - started });
     if (times.length > 2000) times.shift();
   }
@@ -115,7 +120,15 @@ function makeGraph(state, on) {
     }
     return [...found].sort((a, b) => a.strength - b.strength);
   }
-  function paintNodes() {
+  function paintNodes() {  // most filters leave the nodes as they are
+    const same = pictured && pictured.ink === ink && pictured.laid === laid && ["x", "y", "scale"].every((one) => drawn[one] === view[one])
+      && used.every((value, id) => value === pictured.used[id]);
+    if (same) return;
+    pictured = { ink, laid, used };
+    begin(resting);
+    for (const node of model.nodes) paintNode(resting, node, used[node.id]);
+  }
+  function paintOver() {
     above.setTransform(1, 0, 0, 1, 0, 0);
     above.clearRect(0, 0, over.width, over.height);
     const forward = lit();
@@ -123,11 +136,16 @@ function makeGraph(state, on) {
     above.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, ratio * view.x, ratio * view.y);
     above.lineCap = "round";
     if (forward) for (const edge of forward) strokeEdge(above, edge, 1, 1.35);
-    above.globalAlpha = 1;
-    bright = new Set();
+    bright = new Set(state.pins);
     for (const edge of forward || []) { bright.add(edge.from.id); bright.add(edge.to.id); }
     for (const target of [hover, state.selected]) if (target && target.node !== undefined) bright.add(target.node);
-    for (const node of model.nodes) paintNode(node, used.has(node.id) || bright.has(node.id), !forward || bright.has(node.id));
+    const scale = view.scale / drawn.scale;
+    above.setTransform(scale, 0, 0, scale, ratio * (view.x - drawn.x * scale), ratio * (view.y - drawn.y * scale));
+    above.globalAlpha = forward ? 0.35 : 1;
+    above.drawImage(still, 0, 0);
+    above.globalAlpha = 1;
+    above.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, ratio * view.x, ratio * view.y);
+    for (const id of bright) paintNode(above, model.nodes[id], true, (state.selected && state.selected.node === id) || state.pins.has(id));
     const roomy = laid.step * view.scale > 74 && laid.lane * view.scale > 26, few = order.length <= NAMED;
     const first = [...state.pins, ...(forward ? namesOf(forward) : [])];
     const rest = forward && !roomy ? [] : few || roomy ? namesOf(order) : [];
@@ -137,56 +155,56 @@ function makeGraph(state, on) {
     over.classList.toggle("zoomed", view.scale > 1.01);
   }
   function namesOf(edges) { return [...new Set(edges.slice().reverse().flatMap((edge) => [edge.to.id, edge.from.id]))]; }
-  function paintNode(node, used, strong) {
+  function paintNode(context, node, used, chosen = false) {
     const { x, y, pill } = laid.points[node.id], r = laid.radii[node.id];
-    const chosen = (state.selected && state.selected.node === node.id) || state.pins.has(node.id), gate = model.gatesOf[node.id][0];
-    above.globalAlpha = strong ? 1 : 0.35;
-    above.beginPath();
+    const gate = model.gatesOf[node.id][0];
+    const outline = () => {
+      context.fillStyle = ink.surface;
+      context.fill();
+      context.lineWidth = (chosen ? 2.6 : 1.3) / Math.sqrt(view.scale);
+      context.strokeStyle = chosen ? ink.accent : ink.ink;
+      context.stroke();
+    };
+    context.beginPath();
     if (!used && !pill) {
-      above.arc(x, y, Math.max(0.9, r * 0.2), 0, 7);
-      above.fillStyle = ink.line;
-      above.fill();
+      context.arc(x, y, Math.max(0.9, r * 0.2), 0, 7);
+      context.fillStyle = ink.line;
+      context.fill();
     } else if (pill) {
-      above.font = "600 12px system-ui, sans-serif";
-      const half = above.measureText(node.name).width / 2 + 7;
-      above.roundRect(x - half, y - 11, 2 * half, 22, 11);
-      outline(chosen);
-      above.fillStyle = ink.ink;
-      above.textAlign = "center";
-      above.textBaseline = "middle";
-      above.fillText(node.name, x, y + 0.5);
+      context.font = "600 12px system-ui, sans-serif";
+      const half = context.measureText(node.name).width / 2 + 7;
+      context.roundRect(x - half, y - 11, 2 * half, 22, 11);
+      outline();
+      context.fillStyle = ink.ink;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(node.name, x, y + 0.5);
     } else {
       const outlineAt = (size) => {
-        above.beginPath();
-        if (node.kind === "attention") above.arc(x, y, size, 0, 7);
-        else above.roundRect(x - size, y - size, 2 * size, 2 * size, size * 0.35);
+        context.beginPath();
+        if (node.kind === "attention") context.arc(x, y, size, 0, 7);
+        else context.roundRect(x - size, y - size, 2 * size, 2 * size, size * 0.35);
       };
       if (gate) {  // a tested gate reads here
         outlineAt(r + 3 / Math.sqrt(view.scale));
-        above.fillStyle = ink.surface;
-        above.fill();
-        above.lineWidth = 1.6 / Math.sqrt(view.scale);
-        above.strokeStyle = gateInk(gate.label);
-        above.stroke();
+        context.fillStyle = ink.surface;
+        context.fill();
+        context.lineWidth = 1.6 / Math.sqrt(view.scale);
+        context.strokeStyle = gateInk(gate.label);
+        context.stroke();
       }
       outlineAt(r);
-      outline(chosen);
+      outline();
     }
-    above.globalAlpha = 1;
-  }
-  function outline(chosen) {
-    above.fillStyle = ink.surface;
-    above.fill();
-    above.lineWidth = (chosen ? 2.6 : 1.3) / Math.sqrt(view.scale);
-    above.strokeStyle = chosen ? ink.accent : ink.ink;
-    above.stroke();
   }
   function paintLabels(ids, strong) {  // above the node, or else below it, or else a line further, or else not at all: the strongest come first
-    const taken = [], size = 11 / view.scale;
+    const taken = [], size = 11 / view.scale, [left, top] = [-view.x / view.scale, -view.y / view.scale];
+    const [right, bottom] = [left + laid.width / view.scale, top + laid.height / view.scale];
     above.font = `500 ${size}px system-ui, sans-serif`;
     for (const id of ids) {
-      const { x, y, pill } = laid.points[id], name = model.nodes[id].name, half = above.measureText(name).width / 2 + 1 / view.scale;
-      if (pill) continue;
+      const { x, y, pill } = laid.points[id], name = model.nodes[id].name;
+      if (pill || x < left || x > right || y < top || y > bottom) continue;
+      const half = above.measureText(name).width / 2 + 1 / view.scale;
       const reach = laid.radii[id] + (model.gatesOf[id].length ? 3 : 0);
       for (const shift of [-reach - 4 / view.scale, reach + size, -reach - 4 / view.scale - size, reach + 2 * size]) {
         const box_ = [x - half, y + shift - size, x + half, y + shift];
@@ -231,7 +249,7 @@ function makeGraph(state, on) {
     };
     for (const node of model.nodes) {
       const { x: nx, y: ny, pill } = laid.points[node.id], reach = laid.radii[node.id] + 3 / view.scale;
-      if (!used.has(node.id) && !bright.has(node.id)) continue;
+      if (!used[node.id] && !bright.has(node.id)) continue;
       if (pill ? Math.abs(wx - nx) < 27 && Math.abs(wy - ny) < 13 : Math.hypot(wx - nx, wy - ny) < reach) return { node: node.id };
     }
     const edge = grid.nearest(wx, wy, 6 / view.scale, accept);
@@ -345,7 +363,7 @@ function makeGraph(state, on) {
   }).observe(box);
   resize();
   width = box.clientWidth;
-  return { changed, redraw, resize, overlay: () => ask(false), centre, times, complete: () => order.length <= AT_ONCE || done === order.length, view: () => view, laid: () => laid, lit, order: () => order,
+  return { changed, recoloured, redraw, resize, overlay: () => ask(false), centre, times, complete: () => order.length <= AT_ONCE || done === order.length, view: () => view, laid: () => laid, lit, order: () => order,
     screen: (target) => {
       const [x, y] = target.node !== undefined ? [laid.points[target.node].x, laid.points[target.node].y]
         : pointOn(laid.curves[target.edge], 0.5);

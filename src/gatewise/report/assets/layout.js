@@ -81,44 +81,33 @@ function axisLabels(laid, view) {
   return labels;
 }
 
-// A grid of the curves' points, so that finding the edge under the pointer looks at a few of thousands.
+// A grid of the curves' pieces, so that finding the edge under the pointer looks at a few pieces of thousands of edges.
 function makeGrid(laid) {
-  const cell = 22, cells = new Map();
+  const cell = 16, piece = 10, cells = new Map();  // pieces are in the cell of their middle, so half a piece may stick out
   laid.curves.forEach((curve, id) => {
     const length = Math.hypot(curve[3][0] - curve[0][0], curve[3][1] - curve[0][1]);
-    const pieces = Math.max(4, Math.ceil(length / 11));
-    let last = null;
-    for (let i = 0; i <= pieces; i++) {
-      const [x, y] = pointOn(curve, i / pieces), key = Math.floor(x / cell) * 4096 + Math.floor(y / cell);
-      if (key === last) continue;
-      last = key;
-      const found = cells.get(key);
-      if (found) found.push(id); else cells.set(key, [id]);
+    const pieces = Math.max(4, Math.ceil(length / piece));
+    let [x, y] = curve[0];
+    for (let i = 1; i <= pieces; i++) {
+      const [nextX, nextY] = pointOn(curve, i / pieces);
+      const key = Math.floor((x + nextX) / 2 / cell) * 4096 + Math.floor((y + nextY) / 2 / cell), found = cells.get(key);
+      if (found) found.push(id, x, y, nextX, nextY); else cells.set(key, [id, x, y, nextX, nextY]);
+      [x, y] = [nextX, nextY];
     }
   });
-  const distance = (curve, x, y, most) => {
-    let best = most, previous = curve[0];
-    const pieces = Math.max(6, Math.ceil(Math.hypot(curve[3][0] - curve[0][0], curve[3][1] - curve[0][1]) / 9));
-    for (let i = 1; i <= pieces; i++) {
-      const next = pointOn(curve, i / pieces), dx = next[0] - previous[0], dy = next[1] - previous[1];
-      const t = Math.max(0, Math.min(1, ((x - previous[0]) * dx + (y - previous[1]) * dy) / (dx * dx + dy * dy || 1)));
-      best = Math.min(best, Math.hypot(x - previous[0] - t * dx, y - previous[1] - t * dy));
-      previous = next;
-    }
-    return best;
+  const distance = (x, y, x1, y1, x2, y2) => {
+    const dx = x2 - x1, dy = y2 - y1, t = Math.max(0, Math.min(1, ((x - x1) * dx + (y - y1) * dy) / (dx * dx + dy * dy || 1)));
+    return Math.hypot(x - x1 - t * dx, y - y1 - t * dy);
   };
   return {
     nearest(x, y, tolerance, accept) {
-      const seen = new Set(), around = Math.max(1, Math.ceil(tolerance / cell));
-      const cx = Math.floor(x / cell), cy = Math.floor(y / cell);
+      const reach = tolerance + piece, to = (value) => Math.floor(value / cell);
       let best = null, bestDistance = tolerance;
-      for (let i = -around; i <= around; i++) for (let j = -around; j <= around; j++) {
-        for (const id of cells.get((cx + i) * 4096 + cy + j) || []) {
-          if (seen.has(id)) continue;
-          seen.add(id);
-          if (!accept(id)) continue;
-          const found = distance(laid.curves[id], x, y, bestDistance);
-          if (found < bestDistance) { bestDistance = found; best = id; }
+      for (let i = to(x - reach); i <= to(x + reach); i++) for (let j = to(y - reach); j <= to(y + reach); j++) {
+        const found = cells.get(i * 4096 + j) || [];
+        for (let at = 0; at < found.length; at += 5) {
+          const apart = distance(x, y, found[at + 1], found[at + 2], found[at + 3], found[at + 4]);
+          if (apart < bestDistance && accept(found[at])) { bestDistance = apart; best = found[at]; }
         }
       }
       return best;

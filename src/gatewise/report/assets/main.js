@@ -12,6 +12,7 @@ function rank() {  // the edges of the chosen circuit, the weakest first; filter
   for (const edge of model.edges) {
     edge.visible = edge.line = edge.listed = false;
     edge.strength = isIn(state.circuit, edge.id, state.size) ? strengthIn(state.circuit, edge.id, state.size) : 0;
+    edge.by = foundBy(edge.id, state.size);
   }
   ranked = model.edges.filter((edge) => isIn(state.circuit, edge.id, state.size)).sort((a, b) => a.strength - b.strength);
 }
@@ -34,7 +35,7 @@ function update() {
   rank();
   passing = [];
   for (const edge of ranked) {
-    edge.by = edge.shade = foundBy(edge.id, state.size);
+    edge.shade = edge.by;
     edge.visible = edge.line = false;
     edge.listed = state.kinds.has(edge.by) && state.ports.has(edge.port.kind) && edge.strength >= least && (!state.gated || edge.gates.length > 0)
       && edge.from.layer >= state.from && edge.to.layer <= state.to
@@ -50,7 +51,7 @@ function update() {
   showCaptions(listed, least);
   graph.changed();
   clearTimeout(panelLater);
-  panelLater = setTimeout(() => showPanel(state, act), first ? 0 : 60);  // lists follow when a slider rests
+  panelLater = setTimeout(() => showPanel(state, act), first ? 0 : 180);  // lists follow when a slider rests
   first = false;
   writeAddress(state);
 }
@@ -222,7 +223,7 @@ function showTheme() {
   $("theme").textContent = now === "dark" ? "Light" : "Dark";
   $("theme").setAttribute("aria-pressed", String(now === "dark"));
   $("theme").setAttribute("aria-label", now === "dark" ? "Switch to light colours" : "Switch to dark colours");
-  graph.changed();
+  graph.recoloured();
   showCurves(state);
 }
 $("theme").addEventListener("click", () => { theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; showTheme(); });

@@ -87,8 +87,9 @@ function describe(target, state) {
     el("p", { class: "muted" }, "Click to see what it does.")];
 }
 function countText(edges, by = "by") {
-  const counts = KINDS.map((kind) => [kind, edges.filter((edge) => edge[by] === kind).length]).filter(([, count]) => count);
-  return counts.map(([kind, count]) => `${count} by ${FOUND[kind]}`).join(", ") || "none";
+  const counts = Object.fromEntries(KINDS.map((kind) => [kind, 0]));
+  for (const edge of edges) counts[edge[by]] += 1;
+  return KINDS.filter((kind) => counts[kind]).map((kind) => `${counts[kind]} by ${FOUND[kind]}`).join(", ") || "none";
 }
 // What is drawn, and what passes the filters: lists and what is pointed at go by the latter.
 let drawnNow = [], byNode = model.nodes.map(() => ({ into: [], out: [] }));
