@@ -122,7 +122,7 @@ def check_task(
     try:
         made = task(path, loaded, bos=machine.bos, **reading)
     except BadRowsError as error:
-        _refuse(path, error.problems, as_json)
+        _refuse(path, error.problems, doubtful(lines), as_json)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
         problems = [*check_task(loaded, made, memory=machine.memory), *doubtful(lines)]
@@ -160,12 +160,12 @@ def _said(one: Ability) -> str:
     )
 
 
-def _refuse(path: str, problems: list[str], as_json: bool) -> NoReturn:
-    """Name every bad line."""
+def _refuse(path: str, problems: list[str], doubts: list[str], as_json: bool) -> NoReturn:
+    """Name every bad line, and the others that add nothing."""
     if as_json:
-        print(json.dumps({"task": path, "bad_lines": problems}, indent=2))
+        print(json.dumps({"task": path, "bad_lines": problems, "warnings": doubts}, indent=2))
     else:
-        print("\n".join(problems))
+        print("\n".join([*problems, *(f"warning: {one}" for one in doubts)]))
         print(f"{len(problems)} bad line{'s' if problems[1:] else ''} in {path}.")
     raise typer.Exit(1)
 

@@ -114,7 +114,7 @@ class Encoder:
             )
 
     def _pieces(self, ids: Sequence[int]) -> str:
-        return "|".join(self.tokenizer.decode([token]) for token in ids)
+        return " | ".join(self.tokenizer.decode([token]) for token in ids)
 
 
 def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

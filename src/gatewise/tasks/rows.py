@@ -7,6 +7,7 @@ unless the prompt ends in white space, a digit follows a digit, or it is a singl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +71,14 @@ def encoded(
                 wrong.append(f"{row.where}: {error}")
             bar.advance()
     if wrong:
-        raise BadRowsError(wrong)
+        raise BadRowsError(sorted(wrong, key=_number))
     return pairs
+
+
+def _number(problem: str) -> int:
+    """Of the line or pair that it is about."""
+    found = re.search(r"(?:line|pair) (\d+):", problem)
+    return int(found[1]) if found else 0
 
 
 def doubtful(rows: Iterable[Row]) -> list[str]:
