@@ -49,6 +49,7 @@ def assert_no_praise(found: Investigation) -> None:
     assert all_doubts(found)
     assert headline(found) == all_doubts(found)[0].text  # said first
     assert {remark.level for remark in (*facts(found), *trust(found))} <= {"note", "warning"}
+    assert not any(remark.answer.startswith("yes") for remark in facts(found))
 
 
 def test_a_good_circuit_is_called_good() -> None:

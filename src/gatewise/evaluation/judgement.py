@@ -10,6 +10,7 @@ everything away, the number says nothing about the rest.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -41,8 +42,9 @@ def level_of(value: float, good: float, poor: float) -> Level:
 
 
 def without_praise(remarks: Sequence[Remark]) -> list[Remark]:
-    """The same where something speaks against the whole: nothing is marked as good."""
-    return [replace(one, level="note") if one.level == "good" else one for one in remarks]
+    """The same where something speaks against the whole: nothing is marked as good, and no answer is a plain yes."""
+    doubted = [replace(one, answer=re.sub(r"^yes\b", "doubtful", one.answer)) for one in remarks]
+    return [replace(one, level="note") if one.level == "good" else one for one in doubted]
 
 
 def doubts(one: Evaluation, problems: Sequence[str] = ()) -> list[Remark]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import number_of_edges
 from gatewise.engine.runs import Direction
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, evaluate
 from gatewise.gate_types import TestedLabel
 from gatewise.logic.discovery import Interactions, interactions_at
@@ -137,7 +138,9 @@ def investigate(
     more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
     team: dict[str, Any] = {"workers": workers, "ray": ray}
     directions = SEARCHES if how.directed else SEARCHES[:1]
-    asked = discover(model, task.train, method, direction=directions, edges=chosen, **more, **team, **parameters)
+    with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
+        warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
+        asked = discover(model, task.train, method, direction=directions, edges=chosen, **more, **team, **parameters)
     ordered = {one: tuple(circuits) for one, circuits in asked.items()}
     searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: ordered.get(one, ordered["ns"]) for one in SEARCHES}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
