@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,7 @@ def investigate(
     tested = labels_by_test(tables)
     measured = {"seed": seed, "memory": memory, **team}
     shown = task.test[:examples]
-    return Investigation(
+    found_out = Investigation(
         model.name,
         gates,
         chosen,
@@ -180,10 +180,9 @@ def investigate(
             shown=examples,
         ),
         tuple(task.problems()),
-        time.time() - started,
-        seed,
-        all_gates,
-        kept(
+        seed=seed,
+        all_gates=all_gates,
+        nodes=kept(
             "nodes",
             ShownNodes,
             lambda: shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)),
@@ -199,6 +198,7 @@ def investigate(
         directed=how.directed,
         testable=model.changes_singly,
     )
+    return replace(found_out, seconds=time.time() - started)
 
 
 @dataclass(frozen=True)
