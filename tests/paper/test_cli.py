@@ -67,6 +67,8 @@ def test_all_experiments_small(
         "all",
         "--tasks",
         "ioi",
+        "--methods",
+        "acdc",  # the others have every experiment in test_experiments
         "--sizes",
         "20,60",
         "--seeds",
@@ -78,7 +80,7 @@ def test_all_experiments_small(
         "--repeats",
         "2",
     )
-    arguments += ("--set", "edge-pruning.steps=4", "--json", "--out", str(tmp_path))
+    arguments += ("--json", "--out", str(tmp_path))
     assert run(monkeypatch, *arguments, "--workers", "2") == 0
     first = json.loads(capsys.readouterr().out)
     assert set(first["experiments"]) == set(EXPERIMENTS)
