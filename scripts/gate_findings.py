@@ -1,7 +1,7 @@
 """What docs/findings.md says about gates, one model and one task at a time, as one JSON file each.
 
-    python scripts/gate_findings.py --model smollm2-135m --task ioi --folder docs/results/gates
-    python scripts/gate_findings.py --folder docs/results/gates --table
+    python scripts/gate_findings.py --model smollm2-135m --task ioi --folder docs/results/gates/cells
+    python scripts/gate_findings.py --folder docs/results/gates/cells --table
 
 Circuits are searched on `--examples` pairs; everything that is tested is tested on `--test-examples` held-out ones.
 Sections that a file has are not made again. `--table` prints the tables of all files in the folder.
