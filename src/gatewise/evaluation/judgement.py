@@ -43,8 +43,10 @@ def level_of(value: float, good: float, poor: float) -> Level:
 
 def without_praise(remarks: Sequence[Remark]) -> list[Remark]:
     """The same where something speaks against the whole: nothing is marked as good, and no answer is a plain yes."""
-    doubted = [replace(one, answer=re.sub(r"^yes\b", "doubtful", one.answer)) for one in remarks]
-    return [replace(one, level="note") if one.level == "good" else one for one in doubted]
+    return [
+        replace(one, level="note", answer=re.sub(r"^yes\b", "doubtful", one.answer)) if one.level == "good" else one
+        for one in remarks
+    ]
 
 
 def doubts(one: Evaluation, problems: Sequence[str] = ()) -> list[Remark]:

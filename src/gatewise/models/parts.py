@@ -174,14 +174,15 @@ class Attention:
     @torch.no_grad()
     def write_into(self, out: Tensor, z: Tensor) -> None:
         """`write` into memory that is there: fresh memory takes longer than the product."""
-        torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), self.out, out=out.view(out.shape[0], -1, out.shape[-1]))
+        self.shares(z, out=out)
         if self.joint_norm is not None:
             out.copy_(self.joined(out))
 
-    def shares(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
+    def shares(self, z: Tensor, heads: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
         """What each head brings to what the heads write. [head, rows..., dimension] -> [head, rows..., d_model]"""
         weight = self.out if heads is None else self.out[heads]
-        return torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), weight).reshape(*z.shape[:-1], -1)
+        into = None if out is None else out.view(out.shape[0], -1, out.shape[-1])
+        return torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), weight, out=into).reshape(*z.shape[:-1], -1)
 
     def joined(self, shares: Tensor) -> Tensor:
         """What the heads write out of all their shares: those themselves, or scaled as the norm of their sum is."""

@@ -153,7 +153,7 @@ def investigate(
     tested = labels_by_test(tables)
     measured = {"seed": seed, "memory": memory, **team}
     shown = task.test[:examples]
-    found_out = Investigation(
+    investigation = Investigation(
         model.name,
         gates,
         chosen,
@@ -198,7 +198,7 @@ def investigate(
         directed=how.directed,
         testable=model.changes_singly,
     )
-    return replace(found_out, seconds=time.time() - started)
+    return replace(investigation, seconds=time.time() - started)
 
 
 @dataclass(frozen=True)
