@@ -17,7 +17,7 @@ from gatewise.engine.dense import DenseEngine
 from gatewise.engine.receivers import LOGITS, Batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.logic.interactions import gate_of_masks, read_gate
+from gatewise.logic.candidates import gate_of_masks, read_gate
 from gatewise.logic.prediction import Prediction, predict
 from gatewise.logic.program import compose
 from gatewise.models.planted import PlantedGate, build_planted, planted_pairs

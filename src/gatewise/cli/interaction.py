@@ -23,8 +23,9 @@ from gatewise.cli.options import (
 from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
+    from gatewise.logic.candidates import Rest
     from gatewise.logic.discovery import Interactions
-    from gatewise.logic.interactions import Interaction, Rest
+    from gatewise.logic.interactions import Interaction
     from gatewise.statistics import Interval
 
 

@@ -21,7 +21,8 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine.receivers import Batches, Side
 from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
-from gatewise.logic.interactions import checked_total, read_groups, setting_of
+from gatewise.logic.candidates import read_groups
+from gatewise.logic.interactions import checked_total, setting_of
 from gatewise.models.model import Model
 from gatewise.statistics import Interval, ratio_interval
 from gatewise.tasks.pairs import Pairs

@@ -20,21 +20,10 @@ from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.logic import dividends as tables
+from gatewise.logic.candidates import Candidate, Rest, find_node, gate_of_masks
 from gatewise.logic.gates import Gates
 from gatewise.logic.groups import cluster, strongest_edges
-from gatewise.logic.interactions import (
-    FLOOR,
-    Candidate,
-    Interaction,
-    Rest,
-    confirmed,
-    find_node,
-    gate_of_masks,
-    in_context,
-    measure,
-    search_and_test,
-    setting_of,
-)
+from gatewise.logic.interactions import FLOOR, Interaction, confirmed, in_context, measure, search_and_test, setting_of
 from gatewise.logic.telescoping import local_and_downstream
 from gatewise.models.model import Model
 from gatewise.notebook import SHOWN, card

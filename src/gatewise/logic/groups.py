@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gatewise.engine.receivers import Batches
-from gatewise.logic.interactions import MOST_GROUPS
+from gatewise.logic.candidates import MOST_GROUPS
 from gatewise.logic.telescoping import draw_orders, worth_changes
 
 ALIKE = 0.4  # cosine of two rows of partners from which on they are one group

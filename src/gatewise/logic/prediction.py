@@ -34,18 +34,9 @@ from gatewise.engine.receivers import LOGITS, Batches
 from gatewise.engine.setting import Memory, Setting
 from gatewise.engine.sparse import SparseEngine
 from gatewise.errors import GatewiseError
+from gatewise.logic.candidates import Candidate, Groups, gate_of_masks, read_gate
 from gatewise.logic.discovery import port_masks
-from gatewise.logic.interactions import (
-    FLOOR,
-    Candidate,
-    Groups,
-    Interaction,
-    checked_total,
-    gate_of_masks,
-    measure,
-    read_gate,
-    search_and_test,
-)
+from gatewise.logic.interactions import FLOOR, Interaction, checked_total, measure, search_and_test
 from gatewise.logic.program import Program, compose
 from gatewise.models.model import Model
 from gatewise.notebook import card

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from gatewise.engine.receivers import LOGITS, Batches, Receivers
 from gatewise.logic import dividends as tables
-from gatewise.logic.interactions import FLOOR, REST, Candidate
+from gatewise.logic.candidates import REST, Candidate
+from gatewise.logic.interactions import FLOOR
 
 _Reader = tuple[int, int]  # a receiver and one of its players, by their places
 _Levels = dict[tuple[int, int], Tensor]  # (a, b) -> levels of b's players beyond those with nothing of a [set, player]

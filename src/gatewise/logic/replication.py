@@ -13,7 +13,8 @@ from typing import Any
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.receivers import Batches
 from gatewise.engine.setting import Memory
-from gatewise.logic.interactions import Interaction, measure, read_gate, setting_of
+from gatewise.logic.candidates import read_gate
+from gatewise.logic.interactions import Interaction, measure, setting_of
 from gatewise.models.model import Model
 from gatewise.notebook import SHOWN, card
 from gatewise.tasks.pairs import Pairs

@@ -23,8 +23,9 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine.receivers import LOGITS, Batches, Receivers
 from gatewise.engine.setting import Memory, Setting
+from gatewise.logic.candidates import Candidate, read_gate
 from gatewise.logic.dividends import gate_index, way_of_acting
-from gatewise.logic.interactions import FLOOR, RESAMPLES, Candidate, measure, read_gate, setting_of
+from gatewise.logic.interactions import FLOOR, RESAMPLES, measure, setting_of
 from gatewise.models.model import Model
 from gatewise.notebook import SHOWN, card
 from gatewise.statistics import middle_part, resampling_weights

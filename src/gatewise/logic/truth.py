@@ -24,17 +24,9 @@ from gatewise.circuits.graph import Graph
 from gatewise.engine.receivers import Batches
 from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.gate_types import TestedLabel
+from gatewise.logic.candidates import Candidate, gate_of_masks
 from gatewise.logic.dividends import ADDER, UNDECIDED
-from gatewise.logic.interactions import (
-    EDGE_FLOOR,
-    SIDES,
-    Candidate,
-    Interaction,
-    gate_of_masks,
-    setting_of,
-    tells_apart,
-    worth,
-)
+from gatewise.logic.interactions import EDGE_FLOOR, SIDES, Interaction, setting_of, tells_apart, worth
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
