@@ -107,7 +107,7 @@ def note(one: dict[str, Any]) -> str:
     """What logic said, and which gates misled it."""
     if not one["possible"]:
         return f"- {one['by']}: impossible, because of {'; '.join(one['core'])}."
-    proven = "a smallest removal" if one["smallest"] else "the best in the time"
+    proven = "a smallest removal" if one["smallest"] else f"the best in the time, at least {one['at_least']} are needed"
     levels = ", ".join(f"{name} {level:.2f}" for name, level in one["levels"].items())
     wrong = [f"Wrong: {trial['wrong']}." for trial in one["trials"] if trial["wrong"]]
     edges = ", ".join(f"`{edge}`" for edge in one["removal"])

@@ -20,6 +20,8 @@ import gatewise.cli.main as cli
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
+from gatewise.logic import reconciliation
+from gatewise.logic.formulas import TaskFormula
 from gatewise.logic.gates import Gates, GroupGate, split_gates
 from gatewise.logic.reconciliation import Reconciliation
 from gatewise.logic.trials import ANSWER, other_removals, try_removals
@@ -275,6 +277,28 @@ def test_negative_shares_are_not_monotone() -> None:
     assert found.removal is not None
     assert found.removal.edges == ["A1->logits", "A2->logits"]  # 3 - 3 + 4 = 4 without A1 is 1, without both 4
     assert not found.monotone
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_weighted_sum_in_clauses_is_the_sum(seed: int) -> None:
+    """Every set of edges into one receiver with random shares, of both signs: solver and formula say the same."""
+    from pysat.solvers import Solver
+
+    rng = random.Random(seed)
+    sources = [f"A{i}" for i in range(rng.randint(2, 7))]
+    graph = Graph.layered(sources, [["B"]], 4)
+    circuit = graph.circuit([f"{source}->logits" for source in sources])
+    scores = torch.zeros(graph.n_edges)
+    scores[circuit.indices] = torch.tensor([rng.choice([-1, 1, 1, 1]) * rng.uniform(0.1, 9) for _ in sources])
+    task = Circuit(graph, circuit.mask, scores)
+    formula = TaskFormula(split_gates(task, task), "sum", keep=rng.random() < 0.5, share=rng.choice([0.6, 0.9, 1.0]))
+    clauses = reconciliation._Clauses([formula])
+    with Solver("glucose4", bootstrap_with=clauses.hard) as solver:
+        for chance in range(1 << len(sources)):
+            removed = [edge for i, edge in enumerate(circuit.indices) if chance >> i & 1]
+            chosen = [-stays if edge in removed else stays for edge, stays in clauses.edges.items()]
+            wanted = formula.alive(removed)["logits"] == formula.keep
+            assert solver.solve(assumptions=[*clauses.gates, *chosen]) == wanted
 
 
 def test_when_the_time_is_over_the_best_found_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ def _show(answer: Reconciliation, trials: Sequence[TriedRemoval], out: Path | No
             say(f"  {gate}")
     else:
         levels = ", ".join(f"{name} {level:.2f}" for name, level in answer.levels().items())
-        proven = "no fewer do" if answer.smallest else "the best in the time: fewer may do"
+        proven = "no fewer do" if answer.smallest else f"the best in the time; at least {answer.at_least} are needed"
         say(f"Take away {len(answer.removal)} edges ({proven}): {', '.join(answer.removal.edges)}")
         say(f"Share of its effect that each task has left, by logic: {levels}.")
         if not answer.monotone:

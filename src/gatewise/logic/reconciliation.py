@@ -17,13 +17,15 @@ from types import ModuleType
 from typing import Any
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.logic.formulas import GateTable, LabelsBy, Part, Receiver, Sum, TaskFormula
 from gatewise.logic.gates import Gates, check_one_model, task_names
 
 SHARE = 0.9
 SECONDS = 60.0
-_SOLVER = "glucose3"
+_SOLVER = "glucose4"
+_FAR = 10**9  # more than any sum of shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +34,18 @@ class Reconciliation:
 
     formulas: tuple[TaskFormula, ...]  # of the tasks to keep, then of those to remove
     removal: Circuit | None  # None: impossible
-    smallest: bool  # proven; else the smallest that was found in the time
+    at_least: int  # no removal has fewer edges: proven
     core: tuple[str, ...]  # gates that clash, in words: without any one of them there would be a removal
     seconds: float
 
     @property
     def possible(self) -> bool:
         return self.removal is not None
+
+    @property
+    def smallest(self) -> bool:
+        """Whether no removal has fewer edges; else this is what was found in the time."""
+        return self.removal is not None and len(self.removal) <= self.at_least
 
     @property
     def monotone(self) -> bool:
@@ -59,6 +66,7 @@ class Reconciliation:
             "share": self.formulas[0].share,
             "removal": None if self.removal is None else self.removal.edges,
             "smallest": self.smallest,
+            "at_least": self.at_least,
             "levels": self.levels() if self.possible else None,
             "core": list(self.core),
             "monotone": self.monotone,
@@ -70,7 +78,7 @@ class Reconciliation:
         asked = f"remove {remove}, keep {keep or 'nothing'}"
         if self.removal is None:
             return f"<Reconciliation: cannot {asked}; {len(self.core)} gates clash: {'; '.join(self.core)}>"
-        proven = "no fewer do" if self.smallest else "fewer may do: the time was over"
+        proven = "no fewer do" if self.smallest else f"at least {self.at_least} are needed: the time was over"
         return f"<Reconciliation: to {asked}, take away {len(self.removal)} edges ({proven})>"
 
 
@@ -94,9 +102,9 @@ def reconcile(
         TaskFormula(gates, name, keep=place < len(keep), share=share, by=by)
         for place, (gates, name) in enumerate(zip([*keep, *remove], names, strict=True))
     )
-    edges, smallest, core = _solve(formulas, seconds)
+    edges, at_least, core = _solve(formulas, seconds)
     removal = None if edges is None else formulas[0].graph.circuit(edges)
-    return Reconciliation(formulas, removal, smallest, core, time.monotonic() - started)
+    return Reconciliation(formulas, removal, at_least, core, time.monotonic() - started)
 
 
 def _check(keep: Sequence[Gates], remove: Sequence[Gates], share: float, by: str, seconds: float) -> None:
@@ -127,8 +135,8 @@ class _Clauses:
     """All formulas as clauses. A selector switches each gate, so that a core names gates."""
 
     def __init__(self, formulas: Sequence[TaskFormula]) -> None:
-        self._card = _pysat("card")
         self._top = 0
+        self._constant = 0
         self.hard: list[list[int]] = []
         self.edges: dict[int, int] = {}  # edge -> variable: true if it stays
         self.gates: dict[int, str] = {}  # selector -> words
@@ -140,6 +148,20 @@ class _Clauses:
         """The edges that a solution takes away."""
         true = set(model)
         return [edge for edge, stays in self.edges.items() if stays not in true]
+
+    def counted(self, graph: Graph) -> list[int]:
+        """Literals of which as many are false as edges are removed, counted for each receiver.
+
+        So the solver can say "one of those into this head" and need not name each edge.
+        """
+        found: list[int] = []
+        for edges in graph.by_receiver(list(self.edges), "node").values():
+            gone = [-self.edges[edge] for edge in edges]
+            with _pysat("card").ITotalizer(lits=gone, ubound=len(gone) - 1, top_id=self._top) as totalizer:
+                self.hard += totalizer.cnf.clauses
+                self._top = max(self._top, totalizer.top_id)
+                found += [-one for one in totalizer.rhs[: len(gone)]]
+        return found
 
     def _new(self) -> int:
         self._top += 1
@@ -184,30 +206,59 @@ class _Clauses:
             part = receiver.parts[0]
             kind = "OR" if part.type == "OR" else "AND"
             return self._gate(kind, [counts[edge] for edge in part.edges], self._select(words(None)))
-        terms: list[int] = []
+        terms: list[tuple[int, int]] = []
         against = 0
         for part in receiver.parts:
             inputs = [counts[edge] for edge in part.edges]
             one = inputs[0] if len(inputs) == 1 else self._gate(part.type, inputs, self._select(words(part)))
-            terms += [one if part.share > 0 else -one] * abs(part.share)
+            terms.append((abs(part.share), one if part.share > 0 else -one))
             against += max(0, -part.share)
-        return self._at_least(terms, receiver.bar + against, self._select(words(None)))
-
-    def _at_least(self, terms: Sequence[int], bar: int, selector: Sequence[int]) -> int:
-        """A literal that is true if, and only if, so many of the terms are."""
-        if bar in (1, len(terms)):
-            return self._gate("OR" if bar == 1 else "AND", list(dict.fromkeys(terms)), selector)
-        found = self._new()
-        self.hard.append([*selector, found, -self._more_than(terms, bar - 1)])
-        self.hard.append([*selector, -found, -self._more_than([-one for one in terms], len(terms) - bar)])
+        found, selector = self._new(), self._select(words(None))
+        reached = self._at_least(sorted(terms, key=lambda term: -term[0]), receiver.bar + against)
+        self.hard += [[*selector, -found, reached], [*selector, found, -reached]]
         return found
 
-    def _more_than(self, terms: Sequence[int], bound: int) -> int:
-        """A literal that is true if more of the terms are."""
-        with self._card.ITotalizer(lits=list(terms), ubound=bound, top_id=self._top) as totalizer:
-            self.hard += totalizer.cnf.clauses
-            self._top = max(self._top, totalizer.top_id)
-            return int(totalizer.rhs[bound])
+    def _at_least(self, terms: Sequence[tuple[int, int]], bar: int) -> int:
+        """A literal that is true if, and only if, the terms (weight, literal) that are true weigh so much.
+
+        A decision diagram: what is still missing after each term. Bars between which no sum lies share a node.
+        """
+        left = [0]  # what the terms from each place on can still bring, the last first
+        for weight, _ in reversed(terms):
+            left.append(left[-1] + weight)
+        left.reverse()
+        known: list[list[tuple[int, int, int]]] = [[] for _ in terms]  # by place: bars from, to, and their literal
+
+        def node(place: int, missing: int) -> tuple[int, int, int]:
+            """The first and the last bar with the same answer, and the answer."""
+            if missing <= 0:
+                return -_FAR, 0, self._true()
+            if missing > left[place]:
+                return left[place] + 1, _FAR, -self._true()
+            for first, last, found in known[place]:
+                if first <= missing <= last:
+                    return first, last, found
+            weight, literal = terms[place]
+            first_with, last_with, there = node(place + 1, missing - weight)
+            first_without, last_without, absent = node(place + 1, missing)
+            first, last = max(first_with + weight, first_without), min(last_with + weight, last_without)
+            found = there if there == absent else self._choice(literal, there, absent)
+            known[place].append((first, last, found))
+            return first, last, found
+
+        return node(0, bar)[2]
+
+    def _choice(self, literal: int, there: int, absent: int) -> int:
+        """A literal that is `there` if the other one is true, else `absent`, which implies `there`."""
+        found = self._new()
+        self.hard += [[-found, there], [-found, literal, absent], [found, -absent], [found, -literal, -there]]
+        return found
+
+    def _true(self) -> int:
+        if not self._constant:
+            self._constant = self._new()
+            self.hard.append([self._constant])
+        return self._constant
 
     def _table(self, receiver: GateTable, counts: Mapping[int, int], words: Callable[[Part | None], str]) -> int:
         groups = [self._sum(group, counts, words) for group in receiver.groups.values()]
@@ -222,8 +273,8 @@ def _worded(formula: TaskFormula, node: str) -> Callable[[Part | None], str]:
     return lambda part: formula.words(node, part)
 
 
-def _solve(formulas: Sequence[TaskFormula], seconds: float) -> tuple[list[int] | None, bool, tuple[str, ...]]:
-    """A smallest removal and whether that is proven, or the gates that clash."""
+def _solve(formulas: Sequence[TaskFormula], seconds: float) -> tuple[list[int] | None, int, tuple[str, ...]]:
+    """A removal, smallest if the time suffices, and how many edges are needed at least; or the gates that clash."""
     until = time.monotonic() + seconds
     clauses = _Clauses(formulas)
     with _pysat("solvers").Solver(_SOLVER, bootstrap_with=clauses.hard) as solver:
@@ -233,25 +284,28 @@ def _solve(formulas: Sequence[TaskFormula], seconds: float) -> tuple[list[int] |
             raise GatewiseError(f"{seconds:g} seconds were too few to find any answer; give more, or smaller circuits.")
         if not answer:
             core = _minimal_core(solver, until)
-            return None, True, tuple(dict.fromkeys(clauses.gates[one] for one in core))
+            return None, 0, tuple(dict.fromkeys(clauses.gates[one] for one in core))
         some = clauses.removed(solver.get_model())
-    formula = _pysat("formula").WCNF()
+    formula, soft = _pysat("formula").WCNF(), clauses.counted(formulas[0].graph)
     formula.extend([*clauses.hard, *([selector] for selector in clauses.gates)])
-    formula.extend([[kept] for kept in clauses.edges.values()], weights=[1] * len(clauses.edges))
+    formula.extend([[one] for one in soft], weights=[1] * len(soft))
     with _pysat("examples.rc2").RC2(formula, solver=_SOLVER) as solver, _interrupting(solver.interrupt, until):
         model = solver.compute(expect_interrupt=True)
-    if model is None:
-        return _thinned(formulas, some), False, ()
-    return clauses.removed(model), True, ()
+        at_least = int(solver.cost)
+    return (_thinned(formulas, some) if model is None else clauses.removed(model)), at_least, ()
 
 
 def _thinned(formulas: Sequence[TaskFormula], removed: Sequence[int]) -> list[int]:
-    """A removal without edges that can stay as well, tried one after the other."""
+    """A removal without edges that can stay as well: halves are given back, then halves of what cannot be."""
     left = list(removed)
-    for edge in removed:
-        fewer = [other for other in left if other != edge]
+    parts = [left]
+    while parts:
+        part = parts.pop()
+        fewer = [edge for edge in left if edge not in set(part)]
         if all(formula.alive(fewer)["logits"] == formula.keep for formula in formulas):
             left = fewer
+        elif len(part) > 1:
+            parts += [part[: len(part) // 2], part[len(part) // 2 :]]
     return left
 
 
