@@ -117,6 +117,15 @@ def test_presets_say_which_sizes_are_judged(folder: Path) -> None:
     assert other.judged_sizes("stability", "eap") == {"ioi": [20, 60]}
 
 
+def test_gates_have_pairs_of_their_own(folder: Path) -> None:
+    lab = Lab(SMALL.changed(gate_pairs=5), folder)
+    searched = [text for seed in range(3) for text in lab.pairs("ioi", "eap", seed).clean_text]
+    tested = [text for seed in range(2) for text in lab.gate_pairs("ioi", seed).clean_text]
+    assert len(tested) == 10
+    every = [*searched, *tested, *lab.held_out("ioi").clean_text]
+    assert len(set(every)) == len(every)
+
+
 def test_differences_of_directions_are_by_seed_and_as_shares_of_the_range() -> None:
     values = {("ioi", "eap", d, size): [x * size, x] for d, x in (("ns", 1.0), ("dn", 3.0)) for size in (10, 20)}
     curves = Curves(values, {"ioi": (0.0, 4.0)})

@@ -109,6 +109,11 @@ class Lab:
         size = self.preset.pairs[method]
         return self._task(task).train[seed * size : (seed + 1) * size]
 
+    def gate_pairs(self, task: str, seed: int = 0) -> Pairs:
+        """What tested gates are found with: no circuit was searched on it, and nothing else is measured on it."""
+        start, size = self.preset.pool + seed * self.preset.gate_pairs, self.preset.gate_pairs
+        return self._task(task).train[start : start + size]
+
     def available_pairs(self, task: str) -> int:
         """How many there are to search on, for all seeds together."""
         return len(self._task(task).train)
@@ -119,7 +124,7 @@ class Lab:
 
     def _task(self, name: str) -> Task:
         if name not in self._tasks:
-            size, held_out = self.preset.pool, self.preset.held_out
+            size, held_out = self.preset.pool + self.preset.gate_pool, self.preset.held_out
             self._tasks[name] = (
                 unlearning_task(name, self.preset, self.model, self.folder)
                 if name in (FORGET, KEEP)

@@ -42,6 +42,7 @@ class Preset:
     repeats: int = 30  # removals for each receiver
     sampled_pairs: int = 16  # of the held-out pairs, for measures that sample many sets of edges
     sampled_sets: int = 20  # sets K for a misalignment score
+    gate_pairs: int = 32  # to find tested gates with, half to search on and half to test on; every seed has its own
     tasks: tuple[str, ...] = ("ioi", "gt", "sa")
     methods: tuple[str, ...] = ("acdc", "eap", "edge-pruning")
     dtype: str = "float32"
@@ -66,6 +67,11 @@ class Preset:
         """Pairs from which all seeds draw theirs, without overlap; not a matter of which methods are run."""
         every = (self.seeds, *self.own_seeds.values())
         return max(self.pairs[m] * max(seeds.get(m, 0) for seeds in every) for m in self.pairs)
+
+    @property
+    def gate_pool(self) -> int:
+        """Pairs beyond those, from which all seeds draw theirs for tested gates."""
+        return self.gate_pairs * max(self.seeds_for("tested-gates").values())
 
     def seeds_for(self, experiment: str) -> Mapping[str, int]:
         """By method."""
@@ -102,6 +108,7 @@ QUICK = Preset(
         "misalignment": _each(1, 6, 1),  # what samples many sets of edges takes long
         "completeness-metrics": _each(6, 6, 6),
         "gate-ablation": _each(6, 6, 6),
+        "tested-gates": _each(6, 6, 6),  # in all experiments that have them
         "cost": _each(6, 6, 1),  # Edge Pruning has to train again for it
     },
     parameters={"acdc": {"tolerance": 3.0}, "edge-pruning": {"steps": 60}},
@@ -129,7 +136,7 @@ PAPER = Preset(
     held_out=128,
     sizes=dict.fromkeys(("acdc", "eap", "edge-pruning"), _PAPER_SIZES),
     seeds=_each(6, 20, 6),  # the paper's five could decide nothing
-    own_seeds={"stability": _each(30, 30, 30), "misalignment": _each(6, 6, 6)},
+    own_seeds={"stability": _each(30, 30, 30), "misalignment": _each(6, 6, 6), "tested-gates": _each(6, 6, 6)},
     forget=SAFE_RLHF,
     few_edges=(),
 )
