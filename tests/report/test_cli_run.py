@@ -61,7 +61,7 @@ def test_its_command_repeats_it_from_the_store(ran: Result, folder: Path) -> Non
     assert content["command"] == command
     assert content["curves"]["ns"][-1]["edges"] == 100
     assert set(content["stability"]) == {"ns", "dn"}
-    start = "gatewise run tiny --task ioi --method eap --edges 100 --examples 8 --random 2 --seed 0"
+    start = "gatewise run tiny --task ioi --method eap --edges 100 --examples 8 --random 1 --seed 0"
     assert command == f"{start} --out here"
     assert f"{start} --all" in [step["command"] for step in content["next"]]
 

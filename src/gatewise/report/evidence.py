@@ -13,6 +13,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
 from gatewise.engine.effects import edge_effects
 from gatewise.engine.runs import Direction
+from gatewise.engine.setting import Setting
 from gatewise.evaluation.overlaps import overlap
 from gatewise.logic.gates import Gates
 from gatewise.methods.contract import Method
@@ -103,22 +104,13 @@ def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:
     return Circuit(whole.graph, select_edges(whole.graph, scores.abs(), len(whole), "top"), scores)
 
 
-def calibrated(
-    model: Model,
-    pairs: Pairs,
-    circuit: Circuit,
-    direction: Direction,
-    *,
-    edges: int,
-    seed: int,
-    memory: int | str | None,
-) -> Calibration:
+def calibrated(setting: Setting, circuit: Circuit, direction: Direction, *, edges: int, seed: int) -> Calibration:
     """Compare the scores of some of a circuit's edges with what removing them from the full graph really does."""
     assert circuit.scores is not None
     indices = torch.tensor(circuit.indices)
     generator = torch.Generator().manual_seed(seed)
     drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
-    effects = edge_effects(model, pairs, drawn.tolist(), direction, memory=memory)
+    effects = edge_effects(setting, None, drawn.tolist(), direction)
     exact = effects.margin if direction == "ns" else -effects.margin  # scores: clean exchanged for corrupted
     estimated = circuit.scores[drawn].double()
     return Calibration(

@@ -13,6 +13,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import number_of_edges
 from gatewise.engine.runs import Direction
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, evaluate
 from gatewise.gate_types import TestedLabel
@@ -46,7 +47,7 @@ _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
 _GATE_PAIRS = 16  # held-out pairs for gates of groups
 _GATE_HEADS, _GATE_OTHERS, _CONFIRMED = 20, 5, 6
 _CALIBRATED = 16  # edges per direction
-_CURVE_PAIRS = 16  # held-out pairs for the smaller sizes
+_CURVE_PAIRS = 8  # held-out pairs for the smaller sizes
 _NODES, _NODE_PROMPTS = 100, 3  # whose doing is shown, and on how many prompts
 
 
@@ -114,7 +115,7 @@ def investigate(
     edges: int | float = 500,
     sizes: Sequence[int] | None = None,
     all_gates: bool = False,
-    random_circuits: int = 2,
+    random_circuits: int = 1,
     examples: int = 6,
     seed: int = 0,
     memory: int | str | None = None,
@@ -147,9 +148,8 @@ def investigate(
     gates = _split(found, how.directed)
     held_out: dict[str, Any] = {"pairs": task.test.fingerprint, "seed": seed, "memory": memory}
     kept = _Kept(shelf, {"circuits": _record(searches), "method": how.version, "held out": held_out})
-    tables = kept(
-        "truth tables", tuple[Interaction, ...], lambda: _tables(model, task, gates, all_gates, memory), all=all_gates
-    )
+    exact = Setting(model, task.train[:_TESTED_PAIRS], memory=memory)
+    tables = kept("truth tables", tuple[Interaction, ...], lambda: _tables(exact, gates, all_gates), all=all_gates)
     tested = labels_by_test(tables)
     measured = {"seed": seed, "memory": memory, **team}
     shown = task.test[:examples]
@@ -171,7 +171,7 @@ def investigate(
         kept(
             "calibration",
             Mapping[Direction, Calibration] | None,
-            lambda: _calibration(model, task, gates, how, seed, memory),
+            lambda: _calibration(exact, gates, how, seed),
         ),
         kept(
             "examples",
@@ -246,14 +246,11 @@ def _default_sizes(method: Method, edges: int) -> list[int]:
     return sizes
 
 
-def _tables(
-    model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
-) -> tuple[Interaction, ...]:
-    if not gates.labelled.kinds or not model.changes_singly:
+def _tables(setting: Setting, gates: Gates, all_gates: bool) -> tuple[Interaction, ...]:
+    if not gates.labelled.kinds or not setting.model.changes_singly:
         return ()
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
-    pairs = task.train[:_TESTED_PAIRS]
-    return tuple(truth_tables(model, pairs, gates.sound, of=chosen, memory=memory))
+    return tuple(truth_tables(setting, None, gates.sound, of=chosen))
 
 
 def _interactions(
@@ -279,15 +276,11 @@ def _stability(
     return halves(model, task.train, method, whole, **more)
 
 
-def _calibration(
-    model: Model, task: Task, gates: Gates, method: Method, seed: int, memory: int | str | None
-) -> dict[Direction, Calibration] | None:
-    if not method.ranks_once or not model.changes_singly:
+def _calibration(setting: Setting, gates: Gates, method: Method, seed: int) -> dict[Direction, Calibration] | None:
+    if not method.ranks_once or not setting.model.changes_singly:
         return None
-    pairs, circuits = task.train[:_TESTED_PAIRS], {"ns": gates.ns, "dn": gates.dn}
-    directions = BOTH if method.directed else BOTH[:1]
-    more: dict[str, Any] = {"edges": _CALIBRATED, "seed": seed, "memory": memory}
-    return {d: calibrated(model, pairs, circuits[d], d, **more) for d in directions}
+    circuits, directions = {"ns": gates.ns, "dn": gates.dn}, BOTH if method.directed else BOTH[:1]
+    return {d: calibrated(setting, circuits[d], d, edges=_CALIBRATED, seed=seed) for d in directions}
 
 
 def _curves(
