@@ -23,7 +23,7 @@ from rich.table import Table
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.methods import discover
-from gatewise.methods.edge_pruning import EdgePruningConfig
+from gatewise.methods.offered import EdgePruningConfig
 
 PUBLISHED: dict[str, Any] = {
     "steps": 3000,

@@ -23,7 +23,8 @@ from gatewise.engine.batches import batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods.contract import Problem
-from gatewise.methods.eap import BLOCKS, EapConfig, blocks_of, eap_block, eap_findings, in_blocks
+from gatewise.methods.eap import BLOCKS, blocks_of, eap_block, eap_findings, in_blocks
+from gatewise.methods.offered import EapConfig
 from gatewise.models import register_architecture, transformer
 from gatewise.models.llama import llama_parts
 from gatewise.models.model import Model

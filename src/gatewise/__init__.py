@@ -5,9 +5,9 @@ Names are imported when first used, so that the command line answers before torc
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
+
+from gatewise.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from gatewise.circuits import Circuit as Circuit, Graph as Graph
@@ -58,16 +58,16 @@ _NAMES = {  # of the package, by where they are defined
     "report": "investigate",
     "tasks": "Pairs Task task",
 }
-_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOME)
+__all__ = sorted(name for names in _NAMES.values() for name in names.split())
+_imported = imported_when_used(__name__, _NAMES)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("gatewise")
-    if name in _HOME:
-        return getattr(import_module(f"gatewise.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'gatewise' has no attribute {name!r}")
+    return _imported(name)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,8 @@ import torch
 from small_models import VOCABULARY, small_model
 
 from gatewise.engine.metrics import residual_values
-from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
+from gatewise.tasks.example import MARGIN_KINDS, MarginKind
+from gatewise.tasks.pairs import Pairs
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma2"])  # the second caps its logits

@@ -16,7 +16,8 @@ from gatewise.engine.dense import DenseEngine
 from gatewise.engine.runs import both_runs
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover, score_edges
-from gatewise.methods.eap import EapConfig, combined
+from gatewise.methods.eap import combined
+from gatewise.methods.offered import EapConfig
 from gatewise.models.layout import Layout
 from gatewise.models.model import Model
 from gatewise.models.parts import Attention

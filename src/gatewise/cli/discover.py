@@ -106,8 +106,8 @@ def methods_command(as_json: JsonOption = False) -> None:
     gatewise methods --json
     ```
     """
+    from gatewise.methods.offered import OFFERED
     from gatewise.methods.parameters import parameters_of
-    from gatewise.methods.registry import methods
 
     if as_json:
         listed = [
@@ -120,12 +120,12 @@ def methods_command(as_json: JsonOption = False) -> None:
                     p.name: {"default": p.default, "values": p.values} for p in parameters_of(method.config).values()
                 },
             }
-            for method in methods().values()
+            for method in OFFERED.values()
         ]
         print(json.dumps(listed, indent=2))
         return
     console = Console()
-    for method in methods().values():
+    for method in OFFERED.values():
         console.print(f"[bold]{method.name}[/bold]: {method.summary}", highlight=False)
         table = FoldingTable(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_row("--threshold", "", method.threshold_meaning)

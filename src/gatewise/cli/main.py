@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -93,6 +92,8 @@ app.add_typer(runs_app, name="runs", rich_help_panel="See what there is")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"gatewise {version('gatewise')}")
         raise typer.Exit
 

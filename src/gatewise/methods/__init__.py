@@ -1,7 +1,21 @@
-"""Finding circuits: ACDC, EAP and Edge Pruning behind one call."""
+"""Finding circuits: ACDC, EAP and Edge Pruning behind one call.
 
-from gatewise.methods.contract import Finding, Method, Problem, ranked
-from gatewise.methods.scores import Scores
-from gatewise.methods.search import discover, score_edges
+What needs torch is imported when it is asked for, since the list of methods does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gatewise.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from gatewise.methods.contract import Finding, Method, Problem, ranked
+    from gatewise.methods.scores import Scores
+    from gatewise.methods.search import discover, score_edges
 
 __all__ = ["Finding", "Method", "Problem", "Scores", "discover", "ranked", "score_edges"]
+
+__getattr__ = imported_when_used(
+    __name__, {"contract": "Finding Method Problem ranked", "scores": "Scores", "search": "discover score_edges"}
+)

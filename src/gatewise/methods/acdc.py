@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +34,7 @@ from gatewise.engine.spans import Span, Spans
 from gatewise.errors import GatewiseError
 from gatewise.methods.acdc_state import Outcome, Progress, load_state, save_state
 from gatewise.methods.contract import Finding, Method, Problem, SearchDirection, Work, kl_price
+from gatewise.methods.offered import OFFERED, AcdcConfig
 from gatewise.progress import progress_bar
 from gatewise.tasks.pairs import Pairs
 
@@ -46,24 +45,6 @@ _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a stage's first chain
 _TYPICAL_THRESHOLDS = 5  # tried for a number of edges, about
-
-
-@dataclass(frozen=True)
-class AcdcConfig:
-    """Parameters of ACDC."""
-
-    combine: Literal["sum", "either"] = "sum"  # how ns+dn judges an edge
-    chain: int = 128  # longest chain; changes the speed, not the result
-    batch: int | None = None  # examples at a time; changes the memory, not the result
-    tolerance: float = 0.1  # a tau that keeps at most this share more edges than asked for is good enough
-    runs: int = 12  # most values of tau to try for a number of edges
-    first_threshold: float = 0.01  # the first tau to try
-
-    def __post_init__(self) -> None:
-        if self.combine not in ("sum", "either"):
-            raise GatewiseError(f"combine is 'sum' (the paper) or 'either', got {self.combine!r}.")
-        if self.chain < 1 or self.runs < 1 or (self.batch is not None and self.batch < 1):
-            raise GatewiseError("chain, batch and runs are at least 1.")
 
 
 def receiver_order(graph: Graph) -> list[int]:
@@ -485,12 +466,8 @@ def _forecast(problem: Problem, config: AcdcConfig) -> Work:
 
 
 ACDC = Method(
-    name="acdc",
-    title="ACDC",
-    summary="Greedy search: remove every edge whose removal changes the output by less than tau.",
-    config=AcdcConfig,
+    **vars(OFFERED["acdc"]),
     search=_search,
-    threshold_meaning="tau, the change of KL in nats",
     for_share=lambda setting, direction, share: {"threshold": kl_price(setting, direction, share)},
     forecast=_forecast,
 )

@@ -8,9 +8,8 @@ paper prints). Negative means that the edge helps the right answer. Edges are ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,41 +32,11 @@ from gatewise.methods.contract import (
     parts_of,
     ranked,
 )
+from gatewise.methods.offered import OFFERED, EapConfig, EapIgConfig
 from gatewise.progress import progress_bar
 from gatewise.statistics import rank_correlation
 
 BLOCKS = 32  # of micro-batches that are summed apart: as many as may be computed in different places
-
-
-@dataclass(frozen=True)
-class EapConfig:
-    """Parameters of EAP."""
-
-    combine: Literal["sum", "max"] = "sum"  # of ns+dn: the sum (paper), or the score of larger magnitude
-    calibrate: int = 0  # edges to compare with their exact effects; the rank correlation is noted
-
-    def __post_init__(self) -> None:
-        _check_calibrate(self.calibrate)
-        if self.combine not in ("sum", "max"):
-            raise GatewiseError(f"combine is 'sum' or 'max' (the score of larger magnitude), got {self.combine!r}.")
-
-
-@dataclass(frozen=True)
-class EapIgConfig:
-    """Parameters of EAP-IG."""
-
-    steps: int = 5  # points between the corrupted and the clean input at which the gradient is taken
-    calibrate: int = 0  # edges to compare with their exact effects; the rank correlation is noted
-
-    def __post_init__(self) -> None:
-        _check_calibrate(self.calibrate)
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            raise GatewiseError(f"steps is a whole number of at least 1, got {self.steps!r}.")
-
-
-def _check_calibrate(count: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise GatewiseError(f"calibrate is a number of edges, 0 for none; got {count!r}.")
 
 
 def search_eap(problem: Problem, config: EapConfig) -> Findings:
@@ -237,31 +206,21 @@ def _forecast(problem: Problem, config: EapConfig | EapIgConfig) -> Work:
     )
 
 
-_MEANING = "smallest |score|, in units of the margin"
 EAP = Method(
-    name="eap",
-    title="EAP",
-    summary="a linear estimate of every edge's effect from one gradient per direction",
-    config=EapConfig,
+    **vars(OFFERED["eap"]),
     search=search_eap,
     together=True,
     ranks_once=True,
     additive=True,
-    threshold_meaning=_MEANING,
     for_share=margin_share,
     forecast=_forecast,
     parts=Division(blocks_of, eap_block, eap_findings),
 )
 EAP_IG = Method(
-    name="eap-ig",
-    title="EAP-IG",
-    summary="EAP with the gradient averaged between the corrupted and the clean input; has no direction",
-    config=EapIgConfig,
+    **vars(OFFERED["eap-ig"]),
     search=search_eap_ig,
-    directed=False,
     ranks_once=True,
     additive=True,
-    threshold_meaning=_MEANING,
     for_share=margin_share,
     forecast=_forecast,
     parts=Division(blocks_of, eap_ig_block, eap_ig_findings),

@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,52 +31,12 @@ from gatewise.engine.runs import Direction, Intervention
 from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods.contract import Division, Finding, Method, Problem, SearchDirection, Work, kl_price, parts_of
+from gatewise.methods.offered import OFFERED, EdgePruningConfig
 from gatewise.progress import progress_bar
 
 LOW, HIGH, TEMPERATURE, EPSILON = -0.1, 1.1, 2 / 3, 1e-6  # of the hard-concrete distribution
 BETA1 = 0.9  # how long Adam remembers gradients
 CHECKPOINT_STEPS = 20  # a search with a place for checkpoints saves its state after every so many steps
-
-
-@dataclass(frozen=True)
-class EdgePruningConfig:
-    """Parameters of Edge Pruning. The defaults need a tenth of the published steps: see bench/edge_pruning_settings.py.
-
-    `penalty` is the price of an edge when a threshold is asked for, in nats: like ACDC's tau, an edge stays if it is
-    worth more KL than that. `batch` examples are used per step, in turn.
-    """
-
-    steps: int = 300
-    ramp: float = 0.7  # share of the steps over which the target falls from all edges to the asked number
-    schedule: Literal["geometric", "linear"] = "geometric"  # of the target number of edges
-    rate: float = 0.3  # of log alpha
-    multiplier_rate: float = 0.2  # of the lambdas
-    warm_up: float = 0.05  # share of the steps, at first, over which the rates rise linearly from 0
-    cool_down: float = 0.25  # share of the steps, at last, over which they fall linearly to 0
-    beta2: float = 0.95  # how long Adam remembers squared gradients
-    weight_decay: float = 0.0
-    start: float = 3.0  # mean of log alpha at first
-    spread: float = 0.01  # its standard deviation
-    penalty: float = 0.01
-    batch: int = 32
-    patience: int = 30  # steps after the ramp whose halves are compared, to stop early; 0: never
-    combine: Literal["mean", "joint"] = "mean"  # for ns+dn: average two trainings, or train on the sum of both losses
-    rank_all: bool = False  # rank the edges for all sizes by one training, at the smallest size
-
-    def __post_init__(self) -> None:
-        if self.combine not in ("mean", "joint"):
-            raise GatewiseError(f"combine is 'mean' or 'joint' for edge-pruning, got {self.combine!r}.")
-        if self.schedule not in ("geometric", "linear"):
-            raise GatewiseError(f"schedule is 'geometric' or 'linear', got {self.schedule!r}.")
-        for name in ("steps", "rate", "multiplier_rate", "batch"):
-            if not getattr(self, name) > 0:
-                raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected more than 0.")
-        for name in ("penalty", "spread", "patience", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected 0 or more.")
-        for name in ("ramp", "warm_up", "cool_down", "beta2"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected a share from 0 to 1.")
 
 
 # The hard-concrete mask: a sigmoid with noise, stretched to (LOW, HIGH) and clamped to [0, 1].
@@ -469,13 +428,9 @@ def _forecast(problem: Problem, config: EdgePruningConfig) -> Work:
 
 
 EDGE_PRUNING = Method(
-    name="edge-pruning",
-    title="Edge Pruning",
-    summary="train a hard-concrete mask on every edge (Bhaskar et al. 2024)",
-    config=EdgePruningConfig,
+    **vars(OFFERED["edge-pruning"]),
     search=search,
     together=True,
-    threshold_meaning="expected mask value, from 0 to 1, trained at `penalty` nats per edge",
     for_share=lambda setting, direction, share: {"threshold": 0.5, "penalty": kl_price(setting, direction, share)},
     forecast=_forecast,
     parts=Division(all_jobs, trained_job, findings, saves=True),

@@ -5,9 +5,9 @@ What needs torch is imported when it is asked for, since the list of built-in mo
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gatewise.lazy import imported_when_used
 from gatewise.models.loader import load_model
 
 if TYPE_CHECKING:
@@ -16,10 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "load_model", "register_architecture"]
 
-_HOME = {"Model": "model", "register_architecture": "transformer"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"gatewise.models.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = imported_when_used(__name__, {"model": "Model", "transformer": "register_architecture"})

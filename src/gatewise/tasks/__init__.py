@@ -1,7 +1,20 @@
-"""Tasks: pairs of prompts with right and wrong answers, built in or from a user's file."""
+"""Tasks: pairs of prompts with right and wrong answers, built in or from a user's file.
 
-from gatewise.tasks.catalogue import RECIPES, Task, every_form, options_of, task
+What needs torch is imported when it is asked for, since the list of tasks does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gatewise.lazy import imported_when_used
 from gatewise.tasks.encoder import tokenizer_fingerprint
-from gatewise.tasks.pairs import Pairs
+from gatewise.tasks.offered import RECIPES, every_form, options_of
+
+if TYPE_CHECKING:
+    from gatewise.tasks.catalogue import Task, task
+    from gatewise.tasks.pairs import Pairs
 
 __all__ = ["RECIPES", "Pairs", "Task", "every_form", "options_of", "task", "tokenizer_fingerprint"]
+
+__getattr__ = imported_when_used(__name__, {"catalogue": "Task task", "pairs": "Pairs"})

@@ -1,13 +1,11 @@
 """Tasks: named sources of pairs, built in or from a file, split into a part to search on and a part to test on.
 
-Text becomes tokens here, once; everything after works on token ids. A new built-in task is a file with a `RECIPE`
-and its name in `RECIPES`.
+Text becomes tokens here, once; everything after works on token ids.
 """
 
 from __future__ import annotations
 
 import html
-import itertools
 import os
 import random
 from collections.abc import Collection, Sequence
@@ -16,18 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks import files, gt, ioi, sa
+from gatewise.tasks import files
 from gatewise.tasks.encoder import Encoder, tokenizer_fingerprint
-from gatewise.tasks.example import TokenExample
+from gatewise.tasks.example import MARGIN_KINDS, MarginKind, TokenExample
 from gatewise.tasks.naming import Choices, chosen, full_name, parse_name
-from gatewise.tasks.pairs import MARGIN_KINDS, MarginKind, Pairs
+from gatewise.tasks.offered import RECIPES, options_of
+from gatewise.tasks.pairs import Pairs
 from gatewise.tasks.recipe import Recipe
 from gatewise.tasks.rows import encoded, records_of, sorted_out
 
 if TYPE_CHECKING:  # transformers takes a second to import, and only models need it
     from transformers import PreTrainedTokenizerBase
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE)}
 OWN = "own pairs"  # the name of a task that was given as data
 FEW_PAIRS = 8  # below so many a share or an error means little
 _MISSES = 2000  # draws in a row without a new prompt after which a task counts as exhausted
@@ -142,28 +140,6 @@ def _encoder(model: Reader, bos: bool | None) -> Encoder:
     if bos is None and model.needs_bos and tokenizer.bos_token_id is not None:
         bos = True
     return Encoder(tokenizer, bos, longest)
-
-
-def options_of(name: str) -> Choices:
-    """What can be chosen of a task: for each option its values, the default first."""
-    recipe = RECIPES.get(name)
-    if recipe is None and Path(name).suffix.lower() not in files.SUFFIXES:
-        raise GatewiseError(
-            f"there is no task {name!r}. The tasks are {', '.join(RECIPES)}; "
-            f"your own is the path of a file that ends in .csv or .jsonl."
-        )
-    own = {} if recipe is None else recipe.options
-    held_out = {"held_out": ("prompts", "templates")} if recipe is not None and recipe.templates else {}
-    return {**own, **held_out, "margin": MARGIN_KINDS}
-
-
-def every_form() -> list[str]:
-    """The full names of the built-in tasks with all combinations of their options."""
-    return [
-        full_name(name, dict(zip(options_of(name), values, strict=True)), options_of(name))
-        for name in RECIPES
-        for values in itertools.product(*options_of(name).values())
-    ]
 
 
 def _generate(

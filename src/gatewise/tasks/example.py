@@ -5,6 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+MarginKind = Literal["logit", "probability"]  # of what right and wrong answers are told apart by
+MARGIN_KINDS: tuple[MarginKind, ...] = get_args(MarginKind)
 
 
 @dataclass(frozen=True)

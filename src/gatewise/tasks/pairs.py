@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -18,13 +18,11 @@ from torch import Tensor
 
 from gatewise.errors import GatewiseError
 from gatewise.notebook import card
-from gatewise.tasks.example import Example
+from gatewise.tasks.example import MARGIN_KINDS, Example, MarginKind
 
 if TYPE_CHECKING:
     from gatewise.tasks.catalogue import Reader
 
-MarginKind = Literal["logit", "probability"]
-MARGIN_KINDS: tuple[MarginKind, ...] = get_args(MarginKind)
 _SHOWN = 4  # examples in a notebook
 _NO_TOKEN = -1  # fills up ragged answer lists
 

@@ -1,0 +1,19 @@
+"""Names of a package that are imported when first used, so that what needs no torch answers before torch is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def imported_when_used(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """A `__getattr__` for the package: `names`, separated by spaces, by the module of the package that defines them."""
+    homes = {name: home for home, some in names.items() for name in some.split()}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return get
