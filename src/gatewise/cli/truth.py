@@ -25,7 +25,7 @@ def truth_command(
     nested: Annotated[bool, typer.Option("--nested", help="Gates read gates.")] = False,
     noise: Annotated[float, typer.Option(help="Deviation of stray weights and of what sources emit.")] = 0.0,
     methods: Annotated[str, typer.Option(help="Of eap,acdc,edge-pruning (slow); none for none.")] = "eap,acdc",
-    baselines: Annotated[str, typer.Option(help="Of orders,exhaustive (slow); none for none.")] = "none",
+    baselines: Annotated[str, typer.Option(help="Of orders,exhaustive (slow),completed; none for none.")] = "none",
     share: Annotated[float, typer.Option(help="Share of the total effect that an edge has to carry.")] = 0.01,
     fan_in: Annotated[tuple[int, int], typer.Option(help="Senders of a gate: fewest and most.")] = (2, 5),
     seed: Annotated[int, typer.Option(help="Seed of the first model; the others follow.")] = 0,

@@ -97,6 +97,7 @@ _RECIPES: dict[str, _Recipe] = {
     "graded-50": _Recipe(_graded(0.5), _PAIR, "AND"),
     "graded-75": _Recipe(_graded(0.75), _PAIR, "AND"),
     "negative": _Recipe(lambda x: -x.prod(dim=-1), _PAIR, "AND", beside=2.0),
+    "backup": _Recipe(lambda x: x[..., 0] * (1 - x[..., 1]), _PAIR, "inhibiting", beside=1.0),
     "under-norm": _Recipe(_under_norm, _PAIR, "AND"),
     "self-curvature": _Recipe(lambda x: 0.5 * x[..., 0].square() + 0.5 * x[..., 1], _PAIR, "ADDER"),
     "downstream": _Recipe(lambda x: x.mean(dim=-1), _PAIR, "ADDER", after=lambda value: torch.tanh(3 * value)),
