@@ -27,6 +27,7 @@ from torch import Tensor
 
 import gatewise as gw
 from gatewise.engine.receivers import LOGITS, Batches
+from gatewise.logic import check_minimal
 from gatewise.logic.dividends import gate_index, way_of_acting
 from gatewise.logic.telescoping import EdgeIndices, draw_orders, edge_indices, local_and_downstream, worth_changes
 from gatewise.statistics import rank_correlation, ratio_interval
@@ -34,6 +35,7 @@ from gatewise.statistics import rank_correlation, ratio_interval
 TAU = {"ioi": 0.02, "gt": 0.02, "sa": 0.01}  # ACDC's, in nats: some 50 to 100 edges in each direction
 EDGE_FLOOR = 0.005  # of the margin: single edges are smaller than groups
 HALF = log(2)  # by how much the log of matched effects may differ
+QUALITIES = {"faithful": "faithfulness", "complete": "completeness"}
 NAMED = 3  # edges whose partners are named
 # No task but ioi has several templates or corruptions; these say the same in other words.
 OTHER_WORDS = {
@@ -77,6 +79,12 @@ class Cell:
         strength = torch.where(chosen.mask, -1.0, self.parts[1].abs().amax(dim=0))
         following = strength.topk(min(2 * self.options.edges, len(strength) - len(chosen))).indices.tolist()
         return edge_indices(self.model, self.task.test, chosen | self.model.graph.circuit(following))
+
+    @cached_property
+    def grouped(self) -> gw.Interactions:
+        """Groups of the circuit's edges, tested on held-out pairs."""
+        options = {"of": self.eap.sound, "most": self.options.most}
+        return gw.find_interactions(self.model, self.task.train, test=self.task.test, **options)
 
     def strongest_nodes(self, count: int) -> list[str]:
         """Heads and MLPs by what all their edges of the circuit are worth together."""
@@ -221,11 +229,10 @@ def partner_ports(cell: Cell, edges: Iterable[int]) -> dict[int, str]:
 
 def gates(cell: Cell) -> dict[str, Any]:
     """Whole ports of all heads, and groups of the circuit's edges; and how many of them come back on other pairs."""
-    train, more = cell.task.train, {"test": cell.task.test, "most": cell.options.most}
-    whole = gw.find_interactions(cell.model, train, groupings=["ports"], **more)
-    grouped = gw.find_interactions(cell.model, train, of=cell.eap.sound, **more)
-    again = replication(cell, [*whole, *grouped])
-    return {"whole ports": tested_gates(whole), "circuit": tested_gates(grouped), "replication": again}
+    more = {"test": cell.task.test, "most": cell.options.most}
+    whole = gw.find_interactions(cell.model, cell.task.train, groupings=["ports"], **more)
+    again = replication(cell, [*whole, *cell.grouped])
+    return {"whole ports": tested_gates(whole), "circuit": tested_gates(cell.grouped), "replication": again}
 
 
 def tested_gates(found: gw.Interactions) -> dict[str, Any]:
@@ -336,6 +343,23 @@ def zip_examples(one: gw.Evaluation, other: gw.Evaluation) -> Iterator[tuple[dic
     return zip(one.per_example, other.per_example, strict=True)
 
 
+def minimal(cell: Cell) -> dict[str, Any]:
+    """Corollary 1: what is saved and lost by thinning the gates of the split, and the tested ones."""
+    tested = cell.eap.with_tested(cell.grouped)
+    found: dict[str, Any] = {}
+    for name, labels in (("split", None), ("tested", "tested")):
+        for one in check_minimal(cell.model, cell.task.test, tested, labels) if labels is None or tested.tested else ():
+            found[f"{name}, {one.aim}"] = {
+                "edges": one.sound.edges,
+                "saved": one.edges_saved,
+                "thinned": len(one.gate_losses),
+                "sound": getattr(one.sound, QUALITIES[one.aim]),
+                "minimal": getattr(one.minimal, QUALITIES[one.aim]),
+                "largest_loss": max(one.gate_losses, default=0.0),
+            }
+    return found
+
+
 SECTIONS: dict[str, Callable[[Cell], Any]] = {
     "split": by_method(split),
     "partners": by_method(partners),
@@ -343,6 +367,7 @@ SECTIONS: dict[str, Callable[[Cell], Any]] = {
     "gates": gates,
     "backups": backups,
     "completion": completions,
+    "minimal": minimal,
 }
 
 

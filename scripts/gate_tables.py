@@ -71,6 +71,11 @@ def tables(cells: Sequence[Mapping[str, Any]]) -> str:
         "cell | edges | other edges | completeness, completed | Ns+Dn | gain | destroyed | Ns+Dn | recovered | Ns+Dn",
         ([names[id(cell)], *completion_row(one)] for cell in cells for one in cell["completion"]),
     )
+    table(
+        "Corollary 1",
+        "cell | gates, aim | edges | saved | gates thinned | KL, whole | smallest | largest loss of a gate",
+        ([names[id(cell)], name, *minimal_row(one)] for cell in cells for name, one in cell["minimal"].items()),
+    )
     return "\n\n".join(made)
 
 
@@ -158,6 +163,11 @@ def completion_row(one: Mapping[str, Any]) -> list[str]:
         interval(one["gain"]),
         *(percent(found[key]) for key in ("destroyed", "recovered") for found in both),
     ]
+
+
+def minimal_row(one: Mapping[str, Any]) -> list[str]:
+    counts = (str(one[key]) for key in ("edges", "saved", "thinned"))
+    return [*counts, *(f"{one[key]:.3f}" for key in ("sound", "minimal", "largest_loss"))]
 
 
 def interval(found: Sequence[float | None]) -> str:

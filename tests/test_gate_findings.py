@@ -27,10 +27,13 @@ def test_a_cell_is_measured_once_and_told(
         for kind in ("AND", "OR"):
             assert sum(where[kind]["where"].values()) == by_label[kind]["edges"]
     assert set(found["gates"]["replication"]) == {"other pairs", "second corruption", "other templates"}
+    for one in found["minimal"].values():
+        assert 0 <= one["saved"] < one["edges"]
+        assert one["saved"] == 0 or one["thinned"]
     written = path.read_text()
     script.main([*cell, *SMALL])
     assert path.read_text() == written
     capsys.readouterr()
     script.main(["--folder", str(tmp_path), "--table"])
     told = capsys.readouterr().out
-    assert told.count("| tiny, ioi |") >= 9
+    assert told.count("| tiny, ioi |") >= 11
