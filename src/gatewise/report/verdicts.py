@@ -117,12 +117,13 @@ def _agreement(found: Investigation) -> Remark | None:
     if agreement.edges == 0:
         text = "No port of the circuit receives two edges that reach the logits, so there is nothing to test."
         return Remark("note", "Labels not tested", text)
-    text = f"Truth tables confirm {agreement.share:.0%} of the {agreement.edges:,} labels of the split tested"
+    text = f"Of {agreement.edges:,} edges tested two at a time in one port, {agreement.share:.0%} act as the split says"
     shares = [f"{kind} {agreement.of_type(kind):.0%}" for kind in GATE_TYPES if agreement.table[kind]]
     text += f" ({', '.join(shares)})."
     worst = min(agreement.of_type(kind) for kind in GATE_TYPES if agreement.table[kind])
     if worst < AGREEMENT_POOR:
-        text += " Read AND, OR and ADDER as which direction found an edge, not as how it computes."
+        text += " Read AND, OR and ADDER as which direction found an edge, not as how it computes: single edges "
+        text += "seldom bend a receiver, and what groups of them do is under tested gates."
     return Remark(level_of(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
 
 
