@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from gatewise.cli.answers import circumstances
 from gatewise.cli.main import app
 from gatewise.errors import GatewiseError
 
@@ -64,6 +68,55 @@ def test_its_command_repeats_it_from_the_store(ran: Result, folder: Path) -> Non
     start = "gatewise run tiny --task ioi --method eap --edges 100 --examples 8 --random 1 --seed 0"
     assert command == f"{start} --out here"
     assert f"{start} --all" in [step["command"] for step in content["next"]]
+
+
+def test_asked_again_it_answers_without_computing(
+    ran: Result, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After the test above, which asked in the same folder; not if anything has changed that counts."""
+    first = gatewise("run", *SMALL, folder=folder)
+    page = (folder / "here/report.html").stat().st_mtime_ns
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("it computes")
+
+    monkeypatch.setattr("gatewise.cli.run.load_task", fail)
+    again = gatewise("run", *SMALL, folder=folder)
+    assert again.exit_code == 0, again.output
+    assert again.stdout == first.stdout
+    assert "nothing has changed" in again.stderr
+    program = (
+        "import sys; from gatewise.cli.main import app; app(sys.argv[1:], standalone_mode=False); "
+        "assert not {'torch', 'transformers', 'numpy'} & sys.modules.keys()"
+    )
+    words = [sys.executable, "-c", program, "run", *SMALL, "--json"]
+    as_json = json.loads(subprocess.run(words, cwd=folder, capture_output=True, check=True).stdout)
+    assert {"headline", "curves", "files", "seconds"} <= as_json.keys()
+    assert (folder / "here/report.html").stat().st_mtime_ns == page
+    for words in ([*SMALL, "--seed", "1"], [*SMALL, "--store", str(tmp_path)], [*SMALL, "--set", "combine=max"]):
+        assert "it computes" in str(gatewise("run", *words, folder=folder).exception), words
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert "it computes" in str(gatewise("run", *SMALL, folder=folder).exception)
+    monkeypatch.undo()
+    monkeypatch.setattr("gatewise.cli.run.load_task", fail)
+    os.utime(folder / "here/report.html")
+    assert "it computes" in str(gatewise("run", *SMALL, folder=folder).exception)
+
+
+def test_changed_files_of_a_model_or_a_task_are_noticed(tmp_path: Path) -> None:
+    task, model = tmp_path / "my.csv", tmp_path / "model"
+    task.write_text("clean,corrupted,right,wrong\n")
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"1")
+    asked = circumstances("run", str(model), str(task), "eap")
+    assert asked == circumstances("run", str(model), str(task), "eap")
+    task.write_text("clean,corrupted,right,wrong\na,b,c,d\n")
+    changed = circumstances("run", str(model), str(task), "eap")
+    assert changed != asked
+    (model / "model.safetensors").write_bytes(b"12")
+    assert changed != circumstances("run", str(model), str(task), "eap")
+    for words in (("nobody/knows", "ioi", "eap"), ("tiny", str(tmp_path / "no.csv"), "eap"), ("tiny", "ioi", "own:M")):
+        assert circumstances("run", *words) is None
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def _judge(console: Console, one: Evaluation, problems: list[str]) -> None:
     against = doubts(one, problems)
     remarks = [faithful(one), complete([one])]
     for remark in (*against, *(without_praise(remarks) if against else remarks)):
-        print_remark(console, remark)
+        print_remark(console, remark.level, remark.title, remark.text, remark.answer)
 
 
 def _examples(one: Evaluation, pairs: Pairs) -> FoldingTable:

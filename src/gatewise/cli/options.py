@@ -22,7 +22,6 @@ from gatewise.errors import GatewiseError, GatewiseWarning
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gatewise.evaluation.judgement import Remark
     from gatewise.models.model import Model
     from gatewise.store import Store
     from gatewise.tasks import Task
@@ -225,9 +224,8 @@ class FoldingTable(Table):
         super().add_column(*header, **{"overflow": "fold", **more})
 
 
-def print_remark(console: Console, remark: Remark) -> None:
+def print_remark(console: Console, level: str, title: str, text: str, answer: str = "") -> None:
     """A remark with its mark: + for what reassures, ! for what warns."""
-    mark, colour = _MARKS[remark.level]
-    answer = f"{remark.answer[0].upper()}{remark.answer[1:]}. " if remark.answer else ""
-    text = Text.assemble((f"{mark} ", colour), (f"{remark.title} {answer}", "bold"), remark.text)
-    console.print(Padding(text, (0, 2)))
+    mark, colour = _MARKS[level]
+    said = f"{answer[0].upper()}{answer[1:]}. " if answer else ""
+    console.print(Padding(Text.assemble((f"{mark} ", colour), (f"{title} {said}", "bold"), text), (0, 2)))

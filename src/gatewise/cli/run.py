@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from gatewise.cli.answers import circumstances, keep_answer, kept_answer
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
@@ -34,6 +36,7 @@ from gatewise.cli.options import (
     warnings_as_lines,
     whole_numbers,
 )
+from gatewise.files import as_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from gatewise.report.investigation import Investigation
 
 _GATES_SHOWN = 4
+_SHOWN_ONLY = ("title", "searched", "gate lines")  # of an answer: not in its JSON
 
 
 @options_apart
@@ -78,7 +82,6 @@ def run_command(
     gatewise run tiny --task my.csv --edges 100
     ```
     """
-    parameters = parse_parameters(method, settings or [])
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
     given = {
         "model": model, "task": task, "method": method, "edges": edges, "sizes": sizes, "all_gates": all_gates,
@@ -89,33 +92,41 @@ def run_command(
     def command(changes: Mapping[str, Any]) -> str:
         return _command({**given, **changes}, None if changes else folder)
 
-    smaller = None if sizes is None else whole_numbers("--sizes", sizes)
-    make_folder(folder)
-    from gatewise.report.investigation import investigate
+    asked = circumstances(f"{command({})} --store {store}", model, task, method)
+    answer = kept_answer(folder, asked)
+    if answer is None:
+        parameters = parse_parameters(method, settings or [])
+        smaller = None if sizes is None else whole_numbers("--sizes", sizes)
+        make_folder(folder)
+        from gatewise.report.investigation import investigate
 
-    kept = open_store(str(folder / "store") if store is None else store)
-    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    with warnings_as_lines():
-        found = investigate(
-            loaded,
-            made,
-            method,
-            edges=edges,
-            sizes=smaller,
-            all_gates=all_gates,
-            random_circuits=random,
-            seed=seed,
-            memory=machine.memory,
-            store=kept,
-            workers=team.workers,
-            ray=team.ray,
-            **parameters,
-        )
-    files = found.save(folder, command, export=export)
-    if as_json:
-        print(json.dumps(_content(found, files, command), indent=2))
+        kept = open_store(str(folder / "store") if store is None else store)
+        loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
+        with warnings_as_lines():
+            found = investigate(
+                loaded,
+                made,
+                method,
+                edges=edges,
+                sizes=smaller,
+                all_gates=all_gates,
+                random_circuits=random,
+                seed=seed,
+                memory=machine.memory,
+                store=kept,
+                workers=team.workers,
+                ray=team.ray,
+                **parameters,
+            )
+        files = found.save(folder, command, export=export)
+        answer = _answer(found, files, command)
+        keep_answer(folder, asked, answer, files)
     else:
-        _show(found, files, command)
+        print(f"nothing has changed since this was asked: the answer is in {folder}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({name: value for name, value in answer.items() if name not in _SHOWN_ONLY}, indent=2))
+    else:
+        _show(answer)
 
 
 def _command(given: Mapping[str, Any], out: Path | None) -> str:
@@ -135,45 +146,45 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")
 
 
-def _content(found: Investigation, files: list[Path], command: Command) -> dict[str, Any]:
+def _answer(found: Investigation, files: list[Path], command: Command) -> dict[str, Any]:
+    """What is printed, as plain data."""
     from gatewise.report.data import report_data
 
     data = report_data(found, command)
     sentences = ("headline", "doubts", "facts", "trust", "next")
-    shown = ("command", "model", "sizes", *sentences, "curves", "proportions", "agreement")
-    stability = None if found.stability is None else dict(found.stability)
-    return {
-        **{key: data[key] for key in shown},
-        "stability": stability,
+    told = ("command", "model", "sizes", *sentences, "curves", "proportions", "agreement")
+    record = found.gates.ns.provenance
+    answer = {
+        **{key: data[key] for key in told},
+        "stability": found.stability,
         "calibration": None
         if found.calibration is None
         else {name: one.rank_correlation for name, one in found.calibration.items()},
         "seconds": data["seconds"],
         "files": [str(file) for file in files],
+        "title": data["title"],
+        "searched": f"{record['method']}, {found.sizes[-1]:,} edges, {found.seconds:.0f} s",
+        "gate lines": [_gate_line(gate) for gate in list(found.interactions or ())[:_GATES_SHOWN]],
     }
+    plain: dict[str, Any] = as_plain(answer)
+    return plain
 
 
-def _show(found: Investigation, files: list[Path], command: Command) -> None:
-    from gatewise.report.verdicts import doubts, facts, next_steps, trust
-
+def _show(answer: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
-    record = found.gates.ns.provenance
-    title = f"{record['task']} in {found.model}"
-    console.print(
-        Text(title, style="bold"), Text(f"{record['method']}, {found.sizes[-1]:,} edges, {found.seconds:.0f} s")
-    )
-    for remark in (*doubts(found), *facts(found)):
-        print_remark(console, remark)
-    for gate in list(found.interactions or ())[:_GATES_SHOWN]:
-        console.print(Padding(Text(_gate_line(gate), style="dim"), (0, 4)))
+    console.print(Text(answer["title"], style="bold"), Text(answer["searched"]))
+    for remark in (*answer["doubts"], *answer["facts"]):
+        print_remark(console, **remark)
+    for line in answer["gate lines"]:
+        console.print(Padding(Text(line, style="dim"), (0, 4)))
     console.print(Text("Can I trust it?", style="bold"))
-    for remark in trust(found):
-        print_remark(console, remark)
+    for remark in answer["trust"]:
+        print_remark(console, **remark)
     console.print(Text("What next?", style="bold"))
-    console.print(Text(f"  open {files[0]} in a browser: the circuit to explore"), soft_wrap=True)
-    for step in next_steps(found):
-        how = f":\n  {command(step.changes)}" if step.changes else ""
-        console.print(Text.assemble((f"  {step.why}", "dim"), how), soft_wrap=True)
+    console.print(Text(f"  open {answer['files'][0]} in a browser: the circuit to explore"), soft_wrap=True)
+    for step in answer["next"]:
+        how = f":\n  {step['command']}" if step["command"] else ""
+        console.print(Text.assemble((f"  {step['why']}", "dim"), how), soft_wrap=True)
 
 
 def _gate_line(gate: Interaction) -> str:

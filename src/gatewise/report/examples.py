@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.circuits import last_logits, run_circuits
+from gatewise.engine.circuits import run_circuits
+from gatewise.engine.setting import SIDES, Setting
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
@@ -39,8 +41,11 @@ def shown_examples(
     model: Model, pairs: Pairs, circuits: Mapping[str, Circuit], *, memory: int | str | None = None
 ) -> tuple[ShownExample, ...]:
     """Run the model and the circuits on these pairs."""
-    runs = {side: last_logits(model, pairs, side, memory=memory) for side in ("clean", "corrupted")}
-    runs |= zip(circuits, run_circuits(model, pairs, list(circuits.values()), memory=memory), strict=True)
+    setting = Setting(model, pairs, memory=memory)
+    by_circuit = run_circuits(setting, circuits=list(circuits.values()))
+    whole = [setting.runs(batch) for batch in setting.batches()]  # as the circuits had them
+    runs: dict[str, Tensor] = {side: torch.cat([getattr(both, side).logits for both in whole]) for side in SIDES}
+    runs |= zip(circuits, by_circuit, strict=True)
     probabilities = {name: logits.double().softmax(dim=-1).cpu() for name, logits in runs.items()}
     shown = []
     for i in range(len(pairs)):
