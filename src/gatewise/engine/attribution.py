@@ -3,36 +3,49 @@
     score[u -> r] = sum over positions and dimensions of  (corrupted_u - clean_u) . dL / d(input of port r)
 
 L is the setting's metric, by default the pairs' margin. With all edges kept, the ports of a stage read the same
-residual stream, so that a plain run with autograd gives all we need: the gradient at every query, key and value *per
-query head*, before head norm and rotary embedding. What is left between there and the port is a projection and a norm,
-whose transposed Jacobian is applied in `_gather` and `_spell_out`. All scores of a stage are then one matrix product.
-Scores are linear in the gradients, so that those of several runs (EAP-IG) are summed while they are small.
+residual stream, so that a plain run suffices, gone back through stage by stage. What it tells at a stage of attention
+is the gradient at every query, key and value *per query head*, before head norm and rotary embedding. What is left
+between there and the port is a projection and a norm, whose transposed Jacobian is applied in `_gather` and
+`_spell_out`. All scores of a stage are then one matrix product; and the ports' gradients sum up to the stream's, which
+saves going back through the projections once more. Scores are linear in the gradients, so that those of several runs
+(EAP-IG) are summed while they are small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.engine.metrics import Distance
 from gatewise.engine.runs import Direction, lay_out, prefix_of
 from gatewise.engine.setting import Batch, Setting
 from gatewise.engine.stream import walk
-from gatewise.models.parts import KINDS, Attention, KeysValues, Pointwise
+from gatewise.models.model import Model
+from gatewise.models.parts import KINDS, Attention, KeysValues, Pointwise, Projection
 
+Wrote = Callable[[slice, Tensor], None]  # which senders, their outputs at the last columns [sender, example, column, d]
 _RUNS_AT_ONCE = 8  # whose gradients are held together: saves time, costs a residual stream per attention stage and run
 
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """Where one stage reads during a run: the points at which the gradient of L tells that of each port."""
+    """What one stage did during a run, with what it takes to go back through it."""
 
-    stage: Attention | Pointwise | None  # None: the logits
     x: Tensor  # the residual stream it reads. [example, window, d]
     points: tuple[Tensor, ...]  # q, k and v [head, example, window, dimension]; or the ports [node, example, window, d]
+    out: Tensor  # what the heads gather, or what they write if a norm couples that; or what the nodes write
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A plain run with all edges."""
+
+    readings: list[_Reading]  # of all stages
+    last: Tensor  # the residual that is unembedded. [example, 1, d]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +73,10 @@ class Attribution:
         self.model, self.pairs = setting.model, batch.pairs
         self.layout = lay_out(self.model, self.pairs, share_prefix=setting.ablation == "interchange")
         self.prefix = prefix_of(self.model, self.pairs.clean, self.layout)
+        self._stages = (*self.model.stages, None)  # the logits are the last
+        self._columns = _columns(self.model, self.layout.window)
+        shape = (len(self.model.graph.senders), len(self.pairs), self.layout.window, self.model.d_model)
+        self._difference = torch.empty(shape, dtype=_fine(self.model.dtype), device=self.model.device)
 
     def directions(self, directions: Sequence[Direction]) -> dict[Direction, Tensor]:
         """Scores summed over the examples, gradients on the clean side (ns) or the corrupted (dn). [port, sender] each
@@ -67,16 +84,9 @@ class Attribution:
         The difference is corrupted - clean and L is the same in both directions, so that their sum is twice a trapezoid
         rule: the gradient's mean over both ends of the way, times the way.
         """
-        gradients: dict[Direction, list[StageGradient]] = {}
-        metric = self._metric()
-        clean, gradients["ns"] = self._side(self.pairs.clean, metric if "ns" in directions else None)
-        if self.setting.ablation == "interchange":
-            corrupted, gradients["dn"] = self._side(self.pairs.corrupted, metric if "dn" in directions else None)
-        else:
-            corrupted = self.setting.runs(self.batch, keep=False).corrupted.outputs.clone()
-        difference = _subtract(corrupted, clean)
-        del clean, corrupted
-        return {direction: self._scores(gradients[direction], difference) for direction in directions}
+        metric, runs = self._metric(), self._both_sides(directions)
+        buffer = self._buffer()
+        return {direction: self._scores(runs.pop(direction), metric, buffer) for direction in directions}
 
     def integrated(self, steps: int) -> Tensor:
         """The same with the gradient's mean over `steps` runs on the way from the corrupted to the clean input.
@@ -84,21 +94,18 @@ class Attribution:
         Run k of m starts from the input embeddings  corrupted + k/m (clean - corrupted),  k = 1 .. m, as in the paper
         on EAP-IG: the clean end counts, the corrupted one does not.
         """
-        metric = self._metric()
-        clean, gradients = self._side(self.pairs.clean, metric)
-        corrupted, _ = self._side(self.pairs.corrupted, None)
-        sources = self.model.graph.sender_slices[0]
-        first, last = corrupted[sources].sum(dim=0), clean[sources].sum(dim=0)
-        difference = _subtract(corrupted, clean)
-        del clean, corrupted
-        total = difference.new_zeros(len(self.model.graph.ports), len(self.model.graph.senders))
-        for step in range(1, steps):  # step m is the clean run
-            if step % _RUNS_AT_ONCE == 0:
-                total += self._scores(gradients, difference)
-                gradients = []
-            found = self._gradients(torch.lerp(first, last, step / steps), None, metric)
-            gradients = [a + b for a, b in zip(gradients, found, strict=True)] if gradients else found
-        return (total + self._scores(gradients, difference)) / steps
+        metric, runs = self._metric(), self._both_sides(("ns",))
+        buffer = self._buffer()
+        total = self._scores(runs.pop("ns"), metric, buffer)  # step m is the clean run
+        first, last = (self._embed(tokens).sum(dim=0) for tokens in (self.pairs.corrupted, self.pairs.clean))
+        for begin in range(1, steps, _RUNS_AT_ONCE):
+            sums: list[StageGradient] = []
+            for step in range(begin, min(begin + _RUNS_AT_ONCE, steps)):
+                found = self._gradients(self._run(torch.lerp(first, last, step / steps)), metric)
+                sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+            for index, gradient in enumerate(sums):
+                self._score(total, index, self._spell_out(index, gradient, buffer))
+        return total / steps
 
     def _metric(self) -> Distance:
         """What is differentiated: one number per example from logits. KL is that from the clean run."""
@@ -106,107 +113,171 @@ class Attribution:
             return self.setting.metric.distance(self.setting.runs(self.batch, keep=False).clean.logits, self.pairs)
         return lambda logits: self.setting.value.value(logits, self.pairs)
 
-    def _side(self, tokens: Tensor, metric: Distance | None) -> tuple[Tensor, list[StageGradient]]:
-        """Outputs of all senders on one side [sender, example, window, d], and a given metric's gradients."""
-        model, layout = self.model, self.layout
-        columns = slice(layout.start, layout.width)
-        sources = model.embed(tokens[:, columns].to(model.device), layout.positions()[:, columns])
-        outputs = sources.new_empty(len(model.graph.senders), *sources.shape[1:])
-        outputs[model.graph.sender_slices[0]] = sources
-        start = sources.sum(dim=0)
-        if metric is not None:
-            return outputs, self._gradients(start, outputs, metric)
-        with torch.no_grad():
-            self._run(start, outputs)
-        return outputs, []
+    def _both_sides(self, directions: Sequence[Direction]) -> dict[Direction, _Run]:
+        """Fill the difference, corrupted - clean of all senders; the runs of the sides that are gone back through."""
+        difference, runs = self._difference, {}
 
-    def _gradients(self, start: Tensor, outputs: Tensor | None, metric: Distance) -> list[StageGradient]:
-        """Run from these input embeddings and differentiate; fills `outputs` if given."""
-        with torch.enable_grad():
-            readings = self._run(start.detach().requires_grad_(True), outputs)
-            logits = self.model.unembed(readings[-1].points[0][0, :, -1])
-            total = metric(logits).sum()  # the sum: each example's gradient is its own
-        points = [point for reading in readings for point in reading.points]
-        found = iter(torch.autograd.grad(total, points, materialize_grads=True))
-        with torch.no_grad():
-            return [_gather(reading, [next(found) for _ in reading.points]) for reading in readings]
+        def fill(nodes: slice, out: Tensor) -> None:
+            difference[nodes, :, -out.shape[2] :] = out
 
-    def _run(self, start: Tensor, outputs: Tensor | None) -> list[_Reading]:
-        """One plain run with all edges, and where its stages read."""
+        def take_away(nodes: slice, out: Tensor) -> None:
+            difference[nodes, :, -out.shape[2] :] -= out
+
+        if self.setting.ablation == "interchange":
+            runs["dn"] = self._side(self.pairs.corrupted, fill, graph="dn" in directions)
+        else:
+            difference.copy_(self.setting.runs(self.batch, keep=False).corrupted.outputs)
+        runs["ns"] = self._side(self.pairs.clean, take_away, graph="ns" in directions)
+        return {direction: runs[direction] for direction in directions}
+
+    def _side(self, tokens: Tensor, wrote: Wrote, *, graph: bool) -> _Run:
+        sources = self._embed(tokens)
+        wrote(self.model.graph.sender_slices[0], sources)
+        return self._run(sources.sum(dim=0), wrote, graph=graph)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        columns = slice(self.layout.start, self.layout.width)
+        return self.model.embed(tokens[:, columns].to(self.model.device), self.layout.positions()[:, columns])
+
+    @torch.no_grad()
+    def _run(self, start: Tensor, wrote: Wrote | None = None, *, graph: bool = True) -> _Run:
+        """One plain run with all edges from these input embeddings. graph: whether it will be gone back through"""
         nodes = self.model.graph.sender_slices
         readings: list[_Reading] = []
 
         def write(index: int, x: Tensor) -> Tensor:
-            stage = self.model.stages[index]
-            into = None if outputs is None else outputs[nodes[index + 1]]
-            if isinstance(stage, Attention):
-                written, points = self._attend(stage, x, self.prefix[index], into)
-            else:
-                written, points = self._apply(stage, x, into)
-            readings.append(_Reading(stage, x, points))
-            return written
+            stage, columns = self.model.stages[index], self._columns[index]
+            with torch.set_grad_enabled(graph):
+                if isinstance(stage, Attention):
+                    reading, out = self._attend(stage, x, self.prefix[index], columns)
+                else:
+                    reading, out = self._apply(stage, x[:, -columns:])
+            if graph:
+                readings.append(reading)
+            if wrote is not None:
+                wrote(nodes[index + 1], out)
+            return F.pad(out.sum(dim=0), (0, 0, x.shape[1] - columns, 0))
 
-        last = walk(self.model, start, write)[-1][:, -1:]
-        return [*readings, _Reading(None, last, (last[None],))]
+        return _Run(readings, walk(self.model, start, write)[-1][:, -1:])
 
-    def _attend(
-        self, stage: Attention, x: Tensor, prefix: KeysValues | None, outputs: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """What the heads write together, and their queries, keys and values as projected; fills `outputs` if given."""
+    def _attend(self, stage: Attention, x: Tensor, prefix: KeysValues | None, columns: int) -> tuple[_Reading, Tensor]:
+        """What the heads write at the last columns. [head, example, column, d]"""
         normed = stage.normed(x[None])
-        points = tuple(stage.per_head(projection(normed)) for projection in (stage.q, stage.k, stage.v))
+        points = tuple(_leaf(stage.per_head(projection(normed))) for projection in (stage.q, stage.k, stage.v))
         q, k, v = (stage.place(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
-        z = stage.attend(q, k, v, self.layout, stage.prefix_per_head(prefix))
-        if outputs is not None:
-            stage.write_into(outputs, z)
-        return stage.write_sum(z), points
+        z = stage.attend(q[:, :, -columns:], k, v, self.layout, stage.prefix_per_head(prefix))
+        out = z if stage.joint_norm is None else stage.write_sum(z)
+        return _Reading(x, points, out), stage.write(z.detach())
 
-    def _apply(self, stage: Pointwise, x: Tensor, outputs: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """What the nodes write together, and their port inputs; fills `outputs` if given."""
-        ports = x.expand(stage.n_nodes, *x.shape)
+    def _apply(self, stage: Pointwise, x: Tensor) -> tuple[_Reading, Tensor]:
+        """What the nodes write. [node, example, column, d]"""
+        ports = _leaf(x.expand(stage.n_nodes, *x.shape))
         out = stage(ports)
-        if outputs is not None:
-            outputs[:] = out.detach()
-        return out.sum(dim=0), (ports,)
+        return _Reading(x, (ports,), out), out.detach()
 
-    def _scores(self, gradients: list[StageGradient], difference: Tensor) -> Tensor:
-        """[port, sender], 0 where there is no edge."""
+    def _scores(self, run: _Run, metric: Distance, buffer: Tensor) -> Tensor:
+        """Of the gradients of one run. [port, sender], 0 where there is no edge"""
         graph = self.model.graph
-        scores = difference.new_zeros(len(graph.ports), len(graph.senders))
-        heads = max((stage.n_heads for stage in self.model.stages if isinstance(stage, Attention)), default=0)
-        buffer = difference.new_empty(3 * heads, *difference.shape[1:])  # one for all stages: fresh memory is slow
-        stages = zip((*self.model.stages, None), graph.stages[1:], graph.port_slices[1:], gradients, strict=True)
-        for stage, spec, ports, gradient in stages:
-            into_ports = gradient.direct[0]
-            if isinstance(stage, Attention):
-                _spell_out(stage, gradient, buffer)
-                into_ports = buffer if graph.qkv == "split" else buffer.unflatten(0, (3, heads)).sum(dim=0)
-            seen = difference[: spec.reads, :, -into_ports.shape[2] :]  # the logits read at the last position only
-            scores[ports, : spec.reads] = into_ports.flatten(1) @ seen.flatten(1).T
+        scores = self._difference.new_zeros(len(graph.ports), len(graph.senders))
+
+        def through(index: int, gradient: StageGradient) -> Tensor:
+            into_ports = self._spell_out(index, gradient, buffer)
+            self._score(scores, index, into_ports)
+            return into_ports.sum(dim=0)
+
+        self._go_back(run, metric, through)
         return scores
 
+    def _gradients(self, run: _Run, metric: Distance) -> list[StageGradient]:
+        """Of one run at all stages and the logits, not spelt out."""
+        found: list[StageGradient] = []
 
-def _subtract(corrupted: Tensor, clean: Tensor) -> Tensor:
-    """corrupted - clean, in place of the former unless float32 is finer: scores are accumulated in its type."""
-    return corrupted.to(_fine(corrupted.dtype)).sub_(clean)
+        def through(index: int, gradient: StageGradient) -> Tensor:
+            found.append(gradient)
+            return _through_all(self._stages[index], gradient)
+
+        self._go_back(run, metric, through)
+        return found[::-1]
+
+    @torch.no_grad()
+    def _go_back(self, run: _Run, metric: Distance, through: Callable[[int, StageGradient], Tensor]) -> None:
+        """Go back through a run from the metric's sum, which frees it: each example's gradient is its own.
+
+        through: what becomes of a stage's gradient at its ports (the logits are the last stage); gives the gradient at
+        the stream that they read.
+        """
+        specs, nodes = self.model.graph.stages[1:], self.model.graph.sender_slices
+        with torch.enable_grad():
+            last = _leaf(run.last)
+            (into_last,) = torch.autograd.grad(metric(self.model.unembed(last[:, 0])).sum(), last)
+        gradient = StageGradient((into_last[None].to(self._difference),))
+        current = through(len(self.model.stages), gradient)
+        earlier: dict[int, Tensor] = {}  # gradients at streams, by the number of senders that have written
+        for index in reversed(range(len(self.model.stages))):
+            later = earlier.pop(nodes[index + 1].stop, None)
+            current = current if later is None else _plus(current, later)
+            gradient = _gather(self.model.stages[index], run.readings.pop(), current[:, -self._columns[index] :])
+            into_x, reads = through(index, gradient), specs[index].reads
+            earlier[reads] = _plus(into_x, earlier[reads]) if reads in earlier else into_x
+
+    def _buffer(self) -> Tensor:
+        """For the gradients at the ports of any stage of attention: fresh memory is slow."""
+        heads = max((stage.n_heads for stage in self.model.stages if isinstance(stage, Attention)), default=0)
+        return self._difference.new_empty(3 * heads, *self._difference.shape[1:])
+
+    def _spell_out(self, index: int, gradient: StageGradient, buffer: Tensor) -> Tensor:
+        """The gradient at every port of a stage. [port, example, column, d]; of attention in the buffer"""
+        stage = self._stages[index]
+        if not isinstance(stage, Attention):
+            return gradient.direct[0]
+        _spell_out(stage, gradient, buffer)
+        return buffer if self.model.graph.qkv == "split" else buffer.unflatten(0, (3, stage.n_heads)).sum(dim=0)
+
+    def _score(self, scores: Tensor, index: int, into_ports: Tensor) -> None:
+        """Add a stage's scores."""
+        graph = self.model.graph
+        reads = graph.stages[index + 1].reads
+        seen = self._difference[:reads, :, -into_ports.shape[2] :]
+        scores[graph.port_slices[index + 1], :reads] += into_ports.flatten(1) @ seen.flatten(1).T
+
+
+def _columns(model: Model, window: int) -> list[int]:
+    """At how many last columns each stage matters: one if no attention reads it, since the logits do there only."""
+    specs = zip(model.stages, model.graph.stages[1:-1], strict=True)
+    read = max((spec.reads for stage, spec in specs if isinstance(stage, Attention)), default=0)
+    return [window if nodes.start < read else 1 for nodes in model.graph.sender_slices[1:-1]]
+
+
+def _leaf(x: Tensor) -> Tensor:
+    """Where gradients end, if they are taken."""
+    return x.detach().requires_grad_(torch.is_grad_enabled())
+
+
+def _plus(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of two that end with the same column, in place of the wider. [example, column, d]"""
+    wide, narrow = (a, b) if a.shape[1] >= b.shape[1] else (b, a)
+    wide[:, -narrow.shape[1] :] += narrow
+    return wide
 
 
 def _fine(dtype: torch.dtype) -> torch.dtype:
+    """Scores are accumulated in float32 at least."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def _gather(reading: _Reading, gradients: Sequence[Tensor]) -> StageGradient:
-    """Take gradients at a reading's points through the norm, but not yet through the projections.
+def _gather(stage: Attention | Pointwise, reading: _Reading, into_stream: Tensor) -> StageGradient:
+    """Take the gradient at the stream through a stage and the norm before it, but not yet through the projections.
 
     With x^ = x (centred) times `scale`, the norm's Jacobian transposed takes g to
     scale (w g - mean(w g) - x^ mean(x^ w g));  a root-mean-square norm has no mean(w g).
     Here g = W dq, so that the last mean is dq . (W^T w x^) / d: the query without its constant part, times dq.
     """
-    fine = _fine(reading.x.dtype)
-    gradients = [gradient.to(fine) for gradient in gradients]
-    stage = reading.stage
+    fine, into = into_stream.dtype, into_stream.to(reading.out.dtype)
     if not isinstance(stage, Attention):
-        return StageGradient(tuple(gradients))
+        return StageGradient(tuple(g.to(fine) for g in _autograd(reading, into.expand_as(reading.out))))
+    if stage.joint_norm is None:
+        into = stage.gathered_from(into)
+    gradients = [gradient.to(fine) for gradient in _autograd(reading, into)]
     if stage.norm is None:
         return StageGradient(tuple(gradients))
     standard, scale = stage.norm.standardise(reading.x.to(fine))
@@ -219,19 +290,41 @@ def _gather(reading: _Reading, gradients: Sequence[Tensor]) -> StageGradient:
     return StageGradient(tuple(direct), (torch.cat(along),), (standard,))
 
 
-def _spell_out(stage: Attention, gradient: StageGradient, out: Tensor) -> None:
-    """The gradient at every port of attention, all q, all k, all v. out: [port, example, window, d]
+def _autograd(reading: _Reading, into_out: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(reading.out, reading.points, into_out, materialize_grads=True)
 
-    The norm's weight and mean (see `_gather`) are applied to the projections, which are smaller than `out`.
-    """
+
+def _through_all(stage: Attention | Pointwise | None, gradient: StageGradient) -> Tensor:
+    """The sum of the gradients at a stage's ports, of one run. [example, column, d]"""
+    if not isinstance(stage, Attention):
+        return gradient.direct[0].sum(dim=0)
+    parts = []
+    for projection, direct in zip((stage.q, stage.k, stage.v), gradient.direct, strict=True):
+        weight = _with_norm(stage, projection, direct.dtype)
+        grouped = direct.unflatten(0, (len(weight), -1)).sum(dim=1)
+        parts.append(grouped.movedim(0, -2).flatten(-2) @ weight.transpose(1, 2).flatten(0, 1))
+    total = parts[0] + parts[1] + parts[2]
+    for along, standard in zip(gradient.along, gradient.standard, strict=True):
+        total.addcmul_(along.sum(dim=0), standard, value=-1)
+    return total
+
+
+def _spell_out(stage: Attention, gradient: StageGradient, out: Tensor) -> None:
+    """The gradient at every port of attention, all q, all k, all v. out: [port, example, window, d]"""
     blocks = out.split(stage.n_heads)
     for projection, direct, block in zip((stage.q, stage.k, stage.v), gradient.direct, blocks, strict=True):
-        weight = projection.weight.to(out.dtype)
-        if stage.norm is not None:
-            weight = weight * stage.norm.weight.to(out.dtype)[:, None]
-            if stage.norm.center:
-                weight = weight - weight.mean(dim=1, keepdim=True)
+        weight = _with_norm(stage, projection, out.dtype)
         groups, d, size = weight.shape  # query heads of a group share a weight
         torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
     for along, standard in zip(gradient.along, gradient.standard, strict=True):
         out.addcmul_(along, standard, value=-1)
+
+
+def _with_norm(stage: Attention, projection: Projection, dtype: torch.dtype) -> Tensor:
+    """A projection's weight with the norm's weight and mean (see `_gather`) applied: it is smaller than gradients."""
+    weight = projection.weight.to(dtype)
+    if stage.norm is not None:
+        weight = weight * stage.norm.weight.to(dtype)[:, None]
+        if stage.norm.center:
+            weight = weight - weight.mean(dim=1, keepdim=True)
+    return weight

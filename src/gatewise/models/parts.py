@@ -171,18 +171,10 @@ class Attention:
         """What the heads add to the residual stream. [head, rows..., dimension] -> [head, rows..., d_model]"""
         return self.joined(self.shares(z))
 
-    @torch.no_grad()
-    def write_into(self, out: Tensor, z: Tensor) -> None:
-        """`write` into memory that is there: fresh memory takes longer than the product."""
-        self.shares(z, out=out)
-        if self.joint_norm is not None:
-            out.copy_(self.joined(out))
-
-    def shares(self, z: Tensor, heads: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    def shares(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
         """What each head brings to what the heads write. [head, rows..., dimension] -> [head, rows..., d_model]"""
         weight = self.out if heads is None else self.out[heads]
-        into = None if out is None else out.view(out.shape[0], -1, out.shape[-1])
-        return torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), weight, out=into).reshape(*z.shape[:-1], -1)
+        return torch.bmm(z.reshape(z.shape[0], -1, z.shape[-1]), weight).reshape(*z.shape[:-1], -1)
 
     def joined(self, shares: Tensor) -> Tensor:
         """What the heads write out of all their shares: those themselves, or scaled as the norm of their sum is."""
@@ -196,6 +188,10 @@ class Attention:
         """The sum of what the heads write, without the shares. [head, rows..., dimension] -> [rows..., d_model]"""
         total = z.movedim(0, -2).flatten(-2) @ self.out.flatten(0, 1)
         return total if self.joint_norm is None else self.joint_norm(total)
+
+    def gathered_from(self, into_written: Tensor) -> Tensor:
+        """The gradient at what the heads gather, of one at what they write. [..., d_model] -> [head, ..., dimension]"""
+        return (into_written @ self.out.flatten(0, 1).T).unflatten(-1, (self.n_heads, -1)).movedim(-2, 0)
 
     def ports(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs of the q, k and v ports out of the stage's: three times the heads, the heads (merged ports), or 1."""
