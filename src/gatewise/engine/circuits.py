@@ -15,6 +15,8 @@ from gatewise.engine.sparse import SparseEngine
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
+_AT_ONCE = 8  # circuits that are unembedded together
+
 
 def run_circuit(
     model: Model | Setting,
@@ -56,8 +58,10 @@ def run_circuits(
     found = torch.empty(len(circuits), len(setting), model.vocabulary_size, dtype=model.dtype, device=model.device)
     for batch in setting.batches():
         engine = SparseEngine(model, setting.intervention(batch, direction))
-        for row, circuit in enumerate(circuits):
-            found[row, batch.first : batch.first + len(batch.pairs)] = engine.logits(circuit)
+        rows = slice(batch.first, batch.first + len(batch.pairs))
+        for first in range(0, len(circuits), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            found[some, rows] = engine.logits_of(circuits[some])
     return found
 
 

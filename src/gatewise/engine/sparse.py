@@ -8,6 +8,7 @@ first stages are not if they are those of the circuit before. The dense engine i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,8 @@ from gatewise.engine.routes import DEAD, LAST, WIDE, all_liveness
 from gatewise.engine.runs import Intervention
 from gatewise.models.model import Model
 from gatewise.models.parts import KINDS, Attention, JointHeadNorm, Kind
+
+_PRODUCT = 8  # adding what one edge carries takes as long as that many entries of a product of all ports and senders
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,11 @@ class SparseEngine:
 
     def logits(self, circuit: Circuit) -> Tensor:
         """Logits of the circuit at the last position. [example, vocabulary]"""
-        return self.model.unembed(self.residual(circuit))
+        return self.logits_of([circuit])[0]
+
+    def logits_of(self, circuits: Sequence[Circuit]) -> Tensor:
+        """The same of many circuits, unembedded in one product. [circuit, example, vocabulary]"""
+        return self.model.unembed(torch.stack([self.residual(circuit) for circuit in circuits]))
 
     @torch.no_grad()
     def residual(self, circuit: Circuit) -> Tensor:
@@ -113,9 +120,11 @@ class SparseEngine:
     def _inputs(self, reads: _Reads, ports: Tensor, columns: int) -> Tensor:
         """Inputs of these ports of a stage at the last columns. [port, example, column, d]"""
         base, stream = reads.base[:, -columns:], reads.stream[:, -columns:]
-        x = torch.stack([stream if many else base for many in reads.many[ports].tolist()])
-        weights = reads.weights[ports]
+        weights, many = reads.weights[ports], reads.many[ports].tolist()
         used = weights.any(dim=0).nonzero().flatten()
+        if int(weights.count_nonzero()) * _PRODUCT < len(weights) * len(used):
+            return self._added([stream if one else base for one in many], weights, reads.senders)
+        x = torch.stack([stream if one else base for one in many])
         if not len(used):
             return x
         if columns == self.on.layout.window and len(used) * 2 > int(reads.senders[-1]) + 1:  # no need to gather them
@@ -125,6 +134,20 @@ class SparseEngine:
             weights = weights[:, used]
             carried = self._delta[:, :, -columns:][reads.senders[used].to(x.device)]
         return torch.addmm(x.flatten(1), weights.to(x), carried.flatten(1)).reshape(x.shape)
+
+    def _added(self, starts: list[Tensor], weights: Tensor, senders: Tensor) -> Tensor:
+        """What few edges carry, added one by one to what each port starts from. [port, example, column, d]"""
+        x = starts[0].new_empty(len(starts), *starts[0].shape)
+        carried: list[list[tuple[int, int]]] = [[] for _ in starts]
+        for row, column in weights.nonzero().tolist():
+            carried[row].append((int(senders[column]), int(weights[row, column])))
+        for into, start, edges in zip(x, starts, carried, strict=True):
+            if not edges:
+                into.copy_(start)
+            for sender, sign in edges:
+                torch.add(start, self._delta[sender][:, -start.shape[1] :], alpha=sign, out=into)
+                start = into
+        return x
 
     def _run(self, reads: _Reads, where: Tensor) -> Tensor:
         """Run the nodes of a stage where they matter, into `_delta`; return its sum. [example, window, d]"""
