@@ -19,6 +19,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -38,7 +39,8 @@ from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
 
-MANY = 4  # circuits at once
+MANY = (4, 8)  # circuits at once
+ONE = "run_circuit, runs cached"
 
 
 def gpt2_small() -> Model:
@@ -77,9 +79,9 @@ def attribution() -> dict[str, Job]:
     all_three = partial(discover, model, pairs, "eap", direction=("ns", "dn", "ns+dn"), edges=1000)
     return {
         PLAIN: _plain(model, pairs),
-        "EAP, ns": Job(lambda: partial(score_edges, model, pairs, "eap", "ns"), most_f=5, most_mb=2500),
-        "EAP, ns+dn": Job(lambda: partial(score_edges, model, pairs, "eap", "ns+dn"), most_f=7, most_mb=2500),
-        "EAP, all three directions": Job(lambda: all_three, most_f=5.6, most_mb=2500),
+        "EAP, ns": Job(lambda: partial(score_edges, model, pairs, "eap", "ns"), most_f=3, most_mb=897),
+        "EAP, ns+dn": Job(lambda: partial(score_edges, model, pairs, "eap", "ns+dn"), most_f=4.5, most_mb=1083),
+        "EAP, all three directions": Job(lambda: all_three, most_f=4.5, most_mb=1083),
         "EAP-IG, 5 steps": Job(lambda: partial(score_edges, model, pairs, "eap-ig", steps=5), most_f=15),
     }
 
@@ -122,12 +124,13 @@ def _plain(model: Model, pairs: Pairs) -> Job:
 
 
 def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
-    """Running circuits."""
-    circuits = [model.graph.random_circuit(1000, seed=seed) for seed in range(MANY)]
+    """Running circuits. No circuit comes after itself: stages with the same edges as before would not be run again."""
+    circuits = [model.graph.random_circuit(1000, seed=seed) for seed in range(max(MANY))]
 
     def cached(count: int, chosen: Sequence[Circuit] = circuits) -> Callable[[], object]:
         engine = SparseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
-        return lambda: [engine.logits(circuit) for circuit in chosen[:count]]
+        turn = cycle(chosen)
+        return lambda: engine.logits_of([next(turn) for _ in range(count)])
 
     def gradient() -> Callable[[], object]:
         engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
@@ -141,11 +144,11 @@ def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
     return {
         PLAIN: _plain(model, pairs),
         "prepare: both runs": Job(lambda: lambda: both_runs(model, pairs).intervention(model, "ns"), memory=False),
-        "run_circuit, runs cached": Job(
-            lambda: cached(1), most_f=1.3 if limits else None, most_mb=1500 if limits else None
+        ONE: Job(lambda: cached(1), most_f=1.3 if limits else None, most_mb=651 if limits else None),
+        "its complement, runs cached": Job(
+            lambda: cached(1, [~circuit for circuit in circuits[:2]]), most_f=1.3 if limits else None
         ),
-        "its complement, runs cached": Job(lambda: cached(1, [~circuits[0]]), most_f=1.3 if limits else None),
-        f"{MANY} circuits, runs cached, each": Job(lambda: cached(MANY), per=MANY),
+        **{f"{n} circuits, runs cached, each": Job(partial(cached, n), per=n, below=ONE, memory=False) for n in MANY},
         "run_circuit, all of it": Job(lambda: partial(run_circuit, model, pairs, circuits[0])),
         "gradient by the mask, runs cached": Job(gradient),
     }

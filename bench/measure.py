@@ -35,6 +35,7 @@ class Job:
     per: int = 1  # units of work in one call: times are given for one
     most_f: float | None = None  # the project's own limit, in units of F
     most_mb: float | None = None  # and of peak extra memory
+    below: str | None = None  # a job that it has to be faster than, for one unit
     memory: bool = True  # whether to measure it
 
 
@@ -74,18 +75,21 @@ def time_jobs(jobs: Mapping[str, Job], repeats: int, peak: Callable[[str], float
             call()
             rounds[name].append((now() - started) / jobs[name].per)
     plain = rounds[PLAIN]
+    medians = {
+        name: statistics.median(seconds / f for seconds, f in zip(found, plain, strict=True))
+        for name, found in rounds.items()
+    }
     rows = []
     for name, job in jobs.items():
-        ratios = [seconds / f for seconds, f in zip(rounds[name], plain, strict=True)]
         rows.append(
             Row(
                 job=name,
                 seconds=min(rounds[name]),
                 seconds_median=statistics.median(rounds[name]),
                 f=min(rounds[name]) / min(plain),
-                f_median=statistics.median(ratios),
+                f_median=medians[name],
                 extra_mb=peak(name) if peak is not None and job.memory else None,
-                most_f=job.most_f,
+                most_f=job.most_f if job.below is None else medians[job.below],
                 most_mb=job.most_mb,
             )
         )
@@ -210,7 +214,7 @@ def as_table(title: str, rows: list[Row]) -> Table:
             f"{row.seconds * 1000:,.1f}",
             f"{row.f:.2f}",
             f"{row.f_median:.2f}",
-            "" if row.most_f is None else f"{row.most_f:g}",
+            "" if row.most_f is None else f"{row.most_f:.3g}",
             "" if row.extra_mb is None else f"{row.extra_mb:,.0f}",
             "" if row.most_mb is None else f"{row.most_mb:,.0f}",
             style=style,
