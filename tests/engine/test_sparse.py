@@ -9,7 +9,7 @@ import torch
 from small_models import ARCHITECTURES, random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.circuits import dense_mask
+from gatewise.engine.circuits import dense_mask, run_circuit, run_circuits
 from gatewise.engine.dense import DenseEngine
 from gatewise.engine.routes import all_liveness, liveness
 from gatewise.engine.setting import Setting
@@ -40,6 +40,30 @@ def test_is_the_dense_engine(architecture: str, ablation: str) -> None:
         for circuit in circuits_of(model):  # one engine for all: nothing of one circuit may stay for the next
             expected = dense.residual(dense_mask(model, circuit))
             torch.testing.assert_close(sparse.residual(circuit), expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+@pytest.mark.parametrize("product", [0, 10**9])  # always added one by one, always by a product
+def test_edges_are_added_as_a_product_adds_them(
+    architecture: str, product: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatewise.engine.sparse._PRODUCT", product)
+    model = small_model(architecture, dtype=torch.float64)
+    setting = Setting(model, random_pairs(lengths=(7, 5, 6), same=(2, 1, 3)))
+    on = setting.intervention(setting.batches()[0])
+    sparse, dense = SparseEngine(model, on), DenseEngine(model, on)
+    for circuit in circuits_of(model):
+        expected = dense.residual(dense_mask(model, circuit))
+        torch.testing.assert_close(sparse.residual(circuit), expected, atol=1e-10, rtol=0)
+
+
+def test_many_circuits_are_each_of_them() -> None:
+    model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs()
+    circuits = circuits_of(model)
+    found = run_circuits(model, pairs, circuits)
+    for circuit, logits in zip(circuits, found, strict=True):
+        torch.testing.assert_close(logits, run_circuit(model, pairs, circuit), atol=1e-10, rtol=0)
+    assert run_circuits(model, pairs, []).shape == (0, len(pairs), model.vocabulary_size)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "neox", "gemma2"])

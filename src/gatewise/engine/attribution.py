@@ -303,7 +303,7 @@ def _through_all(stage: Attention | Pointwise | None, gradient: StageGradient) -
         weight = _with_norm(stage, projection, direct.dtype)
         grouped = direct.unflatten(0, (len(weight), -1)).sum(dim=1)
         parts.append(grouped.movedim(0, -2).flatten(-2) @ weight.transpose(1, 2).flatten(0, 1))
-    total = parts[0] + parts[1] + parts[2]
+    total: Tensor = parts[0] + parts[1] + parts[2]
     for along, standard in zip(gradient.along, gradient.standard, strict=True):
         total.addcmul_(along.sum(dim=0), standard, value=-1)
     return total

@@ -191,7 +191,8 @@ class Attention:
 
     def gathered_from(self, into_written: Tensor) -> Tensor:
         """The gradient at what the heads gather, of one at what they write. [..., d_model] -> [head, ..., dimension]"""
-        return (into_written @ self.out.flatten(0, 1).T).unflatten(-1, (self.n_heads, -1)).movedim(-2, 0)
+        by_head: Tensor = (into_written @ self.out.flatten(0, 1).T).unflatten(-1, (self.n_heads, -1))
+        return by_head.movedim(-2, 0)
 
     def ports(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs of the q, k and v ports out of the stage's: three times the heads, the heads (merged ports), or 1."""
