@@ -261,6 +261,7 @@ def test_the_papers_example_and_its_reverse_in_words() -> None:
     assert not clash.possible
     assert "task 0: B1 comes from A1 | A2" in clash.core
     assert "task 1: B1 comes from A2" in clash.core
+    assert clash.core_is_minimal
     assert clash.to_json()["removal"] is None
     assert "cannot remove task 0, keep task 1" in repr(clash)
 
@@ -310,6 +311,18 @@ def test_when_the_time_is_over_the_best_found_is_given(monkeypatch: pytest.Monke
     assert not found.smallest
     assert found.removal.edges == ["A2->B1"]  # nothing of it can be spared
     assert "the time was over" in repr(found)
+
+
+def test_when_the_time_is_over_the_core_is_not_called_minimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gatewise.logic import reconciliation
+
+    answers = iter([False])  # the first question is answered, then the time is over
+    ask = reconciliation._within
+    monkeypatch.setattr(reconciliation, "_within", lambda *given: ask(*given) if not next(answers, True) else None)
+    clash = asked(EITHER, keep=1)
+    assert not clash.possible
+    assert clash.core
+    assert not clash.core_is_minimal
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

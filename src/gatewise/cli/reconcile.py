@@ -177,7 +177,8 @@ def _show(answer: Reconciliation, trials: Sequence[TriedRemoval], out: Path | No
 
     if answer.removal is None:
         say("These tasks cannot be told apart: every removal that takes away what has to go breaks what has to stay.")
-        say("The gates that clash; without any one of them there would be a removal:")
+        fewer = "without any one of them there would be a removal" if answer.core_is_minimal else "fewer may clash, too"
+        say(f"The gates that clash; {fewer}:")
         for gate in answer.core:
             say(f"  {gate}")
     else:

@@ -25,8 +25,7 @@ from gatewise.logic.dividends import TOLERANCE
 from gatewise.logic.gates import Gates, GroupGate
 
 LabelsBy = Literal["split", "tested"]
-_UNITS = 40  # into which a receiver's effect is divided, or _EACH for each of its parts, if those are more
-_EACH = 2
+_UNITS = 40  # into which a receiver's effect is divided, or one for each of its parts, if those are more
 _ROUNDING = 1e-9
 REST = "the rest"
 
@@ -249,7 +248,7 @@ def _split_parts(gates: Gates, weights: Sequence[float]) -> dict[str, list[tuple
 
 def _whole_numbers(weights: Sequence[float]) -> list[int]:
     """Shares as whole numbers, as small as they can be; their sum is positive."""
-    size, units = sum(map(abs, weights)), max(_UNITS, _EACH * len(weights))
+    size, units = sum(map(abs, weights)), max(_UNITS, len(weights))
     scale = 1.0 if size <= units and all(weight.is_integer() for weight in weights) else units / size
     found = [round(weight * scale) for weight in weights]
     if sum(found) == 0:  # they cancel out: only their sizes say anything

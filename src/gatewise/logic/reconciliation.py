@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Timer
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
@@ -35,7 +35,8 @@ class Reconciliation:
     formulas: tuple[TaskFormula, ...]  # of the tasks to keep, then of those to remove
     removal: Circuit | None  # None: impossible
     at_least: int  # no removal has fewer edges: proven
-    core: tuple[str, ...]  # gates that clash, in words: without any one of them there would be a removal
+    core: tuple[str, ...]  # gates that clash, in words
+    core_is_minimal: bool  # whether without any one of them there would be a removal; else the time was over
     seconds: float
 
     @property
@@ -69,6 +70,7 @@ class Reconciliation:
             "at_least": self.at_least,
             "levels": self.levels() if self.possible else None,
             "core": list(self.core),
+            "core_is_minimal": self.core_is_minimal,
             "monotone": self.monotone,
             "seconds": self.seconds,
         }
@@ -102,9 +104,10 @@ def reconcile(
         TaskFormula(gates, name, keep=place < len(keep), share=share, by=by)
         for place, (gates, name) in enumerate(zip([*keep, *remove], names, strict=True))
     )
-    edges, at_least, core = _solve(formulas, seconds)
-    removal = None if edges is None else formulas[0].graph.circuit(edges)
-    return Reconciliation(formulas, removal, at_least, core, time.monotonic() - started)
+    found = _solve(formulas, seconds)
+    removal = None if found.edges is None else formulas[0].graph.circuit(found.edges)
+    taken = time.monotonic() - started
+    return Reconciliation(formulas, removal, found.at_least, found.core, found.core_is_minimal, taken)
 
 
 def _check(keep: Sequence[Gates], remove: Sequence[Gates], share: float, by: str, seconds: float) -> None:
@@ -273,7 +276,16 @@ def _worded(formula: TaskFormula, node: str) -> Callable[[Part | None], str]:
     return lambda part: formula.words(node, part)
 
 
-def _solve(formulas: Sequence[TaskFormula], seconds: float) -> tuple[list[int] | None, int, tuple[str, ...]]:
+class _Solution(NamedTuple):
+    """A removal, and how many edges are needed at least; or None, and the gates that clash."""
+
+    edges: list[int] | None
+    at_least: int = 0
+    core: tuple[str, ...] = ()
+    core_is_minimal: bool = True
+
+
+def _solve(formulas: Sequence[TaskFormula], seconds: float) -> _Solution:
     """A removal, smallest if the time suffices, and how many edges are needed at least; or the gates that clash."""
     until = time.monotonic() + seconds
     clauses = _Clauses(formulas)
@@ -283,8 +295,9 @@ def _solve(formulas: Sequence[TaskFormula], seconds: float) -> tuple[list[int] |
         if answer is None:
             raise GatewiseError(f"{seconds:g} seconds were too few to find any answer; give more, or smaller circuits.")
         if not answer:
-            core = _minimal_core(solver, until)
-            return None, 0, tuple(dict.fromkeys(clauses.gates[one] for one in core))
+            core, minimal = _minimal_core(solver, until)
+            words = tuple(dict.fromkeys(clauses.gates[one] for one in core))
+            return _Solution(None, core=words, core_is_minimal=minimal)
         some = clauses.removed(solver.get_model())
     formula, soft = _pysat("formula").WCNF(), clauses.counted(formulas[0].graph)
     formula.extend([*clauses.hard, *([selector] for selector in clauses.gates)])
@@ -292,7 +305,7 @@ def _solve(formulas: Sequence[TaskFormula], seconds: float) -> tuple[list[int] |
     with _pysat("examples.rc2").RC2(formula, solver=_SOLVER) as solver, _interrupting(solver.interrupt, until):
         model = solver.compute(expect_interrupt=True)
         at_least = int(solver.cost)
-    return (_thinned(formulas, some) if model is None else clauses.removed(model)), at_least, ()
+    return _Solution(_thinned(formulas, some) if model is None else clauses.removed(model), at_least)
 
 
 def _thinned(formulas: Sequence[TaskFormula], removed: Sequence[int]) -> list[int]:
@@ -317,13 +330,15 @@ def _within(solver: Any, on: Sequence[int], until: float) -> bool | None:
     return answer
 
 
-def _minimal_core(solver: Any, until: float) -> list[int]:
-    """Selectors that cannot all be on, none of which can be left out; or not all were tried when the time was over."""
-    core = list(solver.get_core())
+def _minimal_core(solver: Any, until: float) -> tuple[list[int], bool]:
+    """Selectors that cannot all be on, and whether none of them can be left out: no, if the time was over before."""
+    core, minimal = list(solver.get_core()), True
     for one in list(core):
-        if one in core and _within(solver, [other for other in core if other != one], until) is False:
+        answer = _within(solver, [other for other in core if other != one], until) if one in core else True
+        minimal = minimal and answer is not None
+        if answer is False:
             core = list(solver.get_core())
-    return core
+    return core, minimal
 
 
 @contextmanager
