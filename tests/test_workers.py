@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
+from processes import working_processes
 from small_models import half, random_pairs, small_model
 
 from gatewise import Metric, discover, evaluate, load_model, score_edges, task
@@ -136,8 +136,8 @@ def killer() -> Iterator[list[int]]:
 
     def kill() -> None:
         while not done.is_set() and not killed:
-            for child in psutil.Process().children(recursive=True):
-                if "spawn_main" in " ".join(child.cmdline()) and child.cpu_times().user > 2:  # beyond its start
+            for child in working_processes():
+                if child.cpu_times().user > 0.3:  # beyond its start
                     os.kill(child.pid, signal.SIGKILL)
                     killed.append(child.pid)
                     break

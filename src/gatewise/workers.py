@@ -32,6 +32,7 @@ from gatewise.progress import hide_bars
 Chore = TypeVar("Chore")  # a cell of a sweep, a search or a measurement of an experiment, a part of a search
 Duty = Callable[[Chore, Any], Any]  # of a task and what tasks share; both can be sent to another process
 _MAIN = threading.Lock()
+_IMPORTS = ["torch", "transformers.modeling_utils", "gatewise.workers"]  # of nearly all workers
 
 
 @dataclass(frozen=True)
@@ -173,11 +174,10 @@ def _in_processes(
             return Ended(task, problem="stopped")
         try:
             if getattr(own, "pool", None) is None:
-                context = multiprocessing.get_context("spawn")
-                own.pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
+                own.pool = ProcessPoolExecutor(1, mp_context=_context(), initializer=_end_with_parent)
                 pools.append(own.pool)
                 with _without_main():
-                    begun.append(own.pool.submit(_begin, shared))
+                    begun.append(own.pool.submit(_begin, shared, dict(os.environ)))
             ended: Future[bytes] = own.pool.submit(_in_worker, task, work)
             found: Ended[Chore] = pickle.loads(ended.result())  # noqa: S301 - our own
             return found
@@ -203,9 +203,20 @@ def _in_processes(
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin(shared: bytes) -> int:
+def _context() -> Any:
+    """How processes start: on Linux as forks of one that has done the imports, which take seconds, and nothing else."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTS)
+    return context
+
+
+def _begin(shared: bytes, environment: dict[str, str]) -> int:
     """The first thing that a process does; which one it is."""
     global _shared
+    os.environ.clear()
+    os.environ.update(environment)  # its own may be of an earlier time
     hide_bars()
     _shared = _Shared("", lambda: shared)
     return os.getpid()

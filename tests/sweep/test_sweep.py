@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet
 import pytest
+from processes import working_processes
 from typer.testing import CliRunner
 
 from gatewise.cli.main import app
@@ -120,9 +120,9 @@ def test_workers_may_die(serial: Path, tmp_path: Path) -> None:
 
     def kill() -> None:
         while not done.is_set() and len(killed) < 2:
-            for child in psutil.Process().children(recursive=True):
+            for child in working_processes():
                 try:
-                    if child.pid not in killed and "spawn_main" in " ".join(child.cmdline()) and len(killed) < 2:
+                    if child.pid not in killed and len(killed) < 2:
                         os.kill(child.pid, signal.SIGKILL)
                         killed.append(child.pid)
                 except (psutil.NoSuchProcess, ProcessLookupError):
@@ -164,22 +164,31 @@ def test_workers_and_ray_exclude_each_other(tmp_path: Path) -> None:
 
 
 _PARENT = """
-import multiprocessing, os, time
-from concurrent.futures import ProcessPoolExecutor
-from gatewise.workers import _end_with_parent
-if __name__ == "__main__":
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:
-        print(pool.submit(os.getpid).result(), flush=True)
-        time.sleep(600)
+import sys
+from pathlib import Path
+from gatewise.workers import run_tasks
+from waiting import wait
+list(run_tasks(["a", "b"], wait, sys.argv[1], retries=0, workers=2))
+"""
+_WAITING = """
+import time
+from pathlib import Path
+def wait(task, folder):
+    (Path(folder) / task).touch()
+    time.sleep(600)
 """
 
 
 def test_workers_end_when_the_sweep_is_killed(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(_PARENT)
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    worker = psutil.Process(int(parent.stdout.readline()))
+    (tmp_path / "waiting.py").write_text(_WAITING)
+    parent = psutil.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path)])
+    while not ((tmp_path / "a").exists() and (tmp_path / "b").exists()):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    workers = parent.children(recursive=True)
+    assert len(workers) >= 2
     parent.kill()
     parent.wait()
-    worker.wait(timeout=60)  # raises if it is still there
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert alive == []
