@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -105,18 +106,32 @@ def test_examples_take_turns_in_equal_batches() -> None:
     assert sum(losses[:3]) / 3 == pytest.approx(Objective(asked.setting, ("ns",), 3)(mask, 0)[0], rel=1e-5)
 
 
-def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss() -> None:
+def test_a_mask_for_each_example_is_the_mean_of_examples_run_alone() -> None:
+    asked = small_problem()
+    masks = torch.rand(3, asked.model.graph.n_edges, generator=torch.Generator().manual_seed(1))
+    one_by_one = Objective(asked.setting, ("ns",), 1)
+    alone = [one_by_one(masks[i : i + 1], i) for i in range(3)]
+    memory = bytes_per_example(asked.model, asked.pairs.width, gradient=True)  # room for one example at a time
+    for setting in (asked.setting, small_problem(memory=memory).setting):
+        kl, gradient = Objective(setting, ("ns",), 3)(masks, 0)
+        assert kl == pytest.approx(sum(value for value, _ in alone) / 3, rel=1e-5)
+        torch.testing.assert_close(gradient, torch.cat([into for _, into in alone]) / 3, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("draw", ["each", "one"])
+def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss(draw: Any) -> None:
     """One step as published, against autograd on KL + lambda1 (t - s) + lambda2 (t - s)^2; lambda1 has any sign."""
     asked = small_problem()
     n = asked.model.graph.n_edges
-    config = EdgePruningConfig(schedule="linear", steps=10, ramp=0.0, warm_up=0.0)
+    config = EdgePruningConfig(schedule="linear", steps=10, ramp=0.0, warm_up=0.0, draw=draw)
     state = Training.begin(n, config, seed=3)
     state.parameters[-2:] = torch.tensor([-2.0, 5.0])
     log_alpha = state.log_alpha.clone().requires_grad_(True)
     lambdas = state.parameters[-2:].clone().requires_grad_(True)
     generator = torch.Generator()
     generator.set_state(state.generator)
-    mask, _ = sample_mask(log_alpha, torch.rand(n, generator=generator))
+    shape = (len(asked.pairs), n) if draw == "each" else (n,)
+    mask, _ = sample_mask(log_alpha, torch.rand(shape, generator=generator))
     objective = Objective(asked.setting, ("ns",), 32)
     _, into_mask = objective(mask.detach(), 0)
     sparsity, target = 1 - probability_above(log_alpha, 0.0).mean(), 1 - 10 / n
@@ -156,31 +171,34 @@ TABLE_1 = [  # how many of the gate's two edges are found
 ]
 
 
-def planted_circuit(kind: str, direction: str, seed: int = 0) -> set[str]:
+def planted_circuit(kind: str, direction: str, seed: int = 0, draw: Any = "one") -> set[str]:
     model = load_model(f"planted:{kind}")
     asked = problem(model, planted_pairs(), direction, threshold=0.5, seed=seed)
-    (finding,) = search(asked, EdgePruningConfig())[direction]  # type: ignore[index]
+    (finding,) = search(asked, EdgePruningConfig(draw=draw))[direction]  # type: ignore[index]
     return {model.graph.edges[i] for i in finding.mask.nonzero().flatten().tolist()}
 
 
+@pytest.mark.parametrize("draw", ["one", "each"])
 @pytest.mark.parametrize(("kind", "direction", "found"), TABLE_1)
-def test_table_1_of_the_paper(kind: str, direction: str, found: int) -> None:
-    circuit = planted_circuit(kind, direction)
+def test_table_1_of_the_paper(kind: str, direction: str, found: int, draw: str) -> None:
+    circuit = planted_circuit(kind, direction, draw=draw)
     assert "B->logits" in circuit
     gate = circuit - {"B->logits"}
     assert gate <= {"A1->B", "A2->B"}
     assert len(gate) == found
 
 
-def test_which_edge_of_an_or_gate_is_found_depends_on_the_seed() -> None:
-    found = [planted_circuit("or", "ns", seed) for seed in range(6)]
+@pytest.mark.parametrize("draw", ["one", "each"])
+def test_which_edge_of_an_or_gate_is_found_depends_on_the_seed(draw: str) -> None:
+    found = [planted_circuit("or", "ns", seed, draw) for seed in range(6)]
     assert {"A1->B", "B->logits"} in found
     assert {"A2->B", "B->logits"} in found
 
 
+@pytest.mark.parametrize("draw", ["one", "each"])
 @pytest.mark.parametrize("direction", ["ns", "dn"])
-def test_planted_circuit_of_three_gates(direction: str) -> None:
-    circuit = planted_circuit("combined", direction)
+def test_planted_circuit_of_three_gates(direction: str, draw: str) -> None:
+    circuit = planted_circuit("combined", direction, draw=draw)
     gates = {"A1->B1", "A2->B1"}, {"A3->B2", "A4->B2"}  # AND, OR
     full, partial = gates if direction == "ns" else reversed(gates)
     assert circuit - partial == full | {"B1->C", "B2->C", "C->logits"}
@@ -267,6 +285,7 @@ def test_training_stops_when_size_and_divergence_have_settled() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
+        ({"draw": "two"}, "'one' or 'each'"),
         ({"combine": "sum"}, "'mean' or 'joint'"),
         ({"schedule": "cosine"}, "'geometric' or 'linear'"),
         ({"steps": 0}, "steps of edge-pruning is 0; expected more than 0"),

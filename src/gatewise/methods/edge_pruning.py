@@ -1,7 +1,7 @@
 """Edge Pruning: train a mask between 0 and 1 on every edge, so that few edges stay and the output changes little.
 
 Every edge's mask follows a hard-concrete distribution (Louizos et al. 2018) with one parameter, log alpha. A step draws
-one mask for all examples, runs it, and descends
+one mask for all examples, or one for each, runs it, and descends
 
     KL(reference || circuit) + lambda1 g + lambda2 g^2               (a number of edges is asked for)
     KL(reference || circuit) + penalty * expected number of edges    (a threshold is asked for)
@@ -11,6 +11,10 @@ the lambdas ascend from 0. As published, the gap is one of sparsities, target - 
 it is log(expected / target), and the target falls geometrically, so that the lambdas mean the same (nats for the whole
 circuit) in graphs of any size. An edge's score is the expected value of its mask. The other run is computed once per
 example, not per step.
+
+A mask for each example has less noise than one for all, so that a step can do with fewer examples. Most masks are
+exactly 0 before long, and with `draw="each"` a step runs what is open (engine/masked.py): the last steps cost a fraction
+of the first. One mask for all is run by the dense engine, as ever: rounding is part of a training's result.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from torch import Tensor
 from gatewise.circuits.selection import select_edges
 from gatewise.engine.counting import GRAIN, Counter
 from gatewise.engine.dense import DenseEngine
+from gatewise.engine.masked import MaskedEngine
 from gatewise.engine.metrics import KL
 from gatewise.engine.runs import Direction, Intervention
 from gatewise.engine.setting import Batch, Setting
@@ -36,6 +41,8 @@ from gatewise.progress import progress_bar
 
 LOW, HIGH, TEMPERATURE, EPSILON = -0.1, 1.1, 2 / 3, 1e-6  # of the hard-concrete distribution
 BETA1 = 0.9  # how long Adam remembers gradients
+ROOM = 256 << 20  # bytes of a step's way forward that may be kept for its way back
+_COUNTED = 8  # steps that a forecast counts
 CHECKPOINT_STEPS = 20  # a search with a place for checkpoints saves its state after every so many steps
 
 
@@ -137,7 +144,8 @@ def take_step(objective: Objective, state: Training, goal: Goal, config: EdgePru
     generator = torch.Generator()
     generator.set_state(state.generator)
     log_alpha, n = state.log_alpha, len(state.log_alpha)
-    mask, slope = sample_mask(log_alpha, torch.rand(n, generator=generator))
+    shape = (objective.examples(state.step), n) if config.draw == "each" else (n,)
+    mask, slope = sample_mask(log_alpha, torch.rand(shape, generator=generator))
     state.generator = generator.get_state()
     kl, into_mask = objective(mask, state.step)
     if not math.isfinite(kl):
@@ -152,7 +160,7 @@ def take_step(objective: Objective, state: Training, goal: Goal, config: EdgePru
         lambda1, lambda2 = state.parameters[-2:].tolist()
         price = (lambda1 + 2 * lambda2 * excess) * slope_of_excess
         gradient[-2], gradient[-1] = -excess, -(excess**2)  # minus: the lambdas ascend
-    gradient[:-2] = into_mask * slope + price * kept * (1 - kept)
+    gradient[:-2] = (into_mask * slope).reshape(-1, n).sum(dim=0) + price * kept * (1 - kept)
     warmth = rate_factor(state.step, config)
     rate = torch.full_like(gradient, config.rate * warmth)
     rate[-2:] = config.multiplier_rate * warmth
@@ -215,26 +223,42 @@ class Objective:
         self._kept: dict[tuple[int, Direction], Intervention] = {}
         self._room = setting.memory
 
+    def examples(self, step: int) -> int:
+        """How many examples a step runs."""
+        return sum(len(batch.pairs) for batch in self._steps[step % len(self._steps)])
+
     def __call__(self, mask: Tensor, step: int) -> tuple[float, Tensor]:
-        """mask: [edge] -> the distance, averaged over examples and summed over directions, and its gradient [edge]"""
+        """The distance, averaged over examples and summed over directions, and its gradient, of the mask's shape.
+
+        mask: [edge] for all examples of the step; or [example, edge], whose gradient is 0 where it is 0.
+        """
         graph, parts = self.model.graph, self._steps[step % len(self._steps)]
-        matrix = graph.matrix(mask.to(self.model.device))
-        total, gradient = 0.0, torch.zeros_like(matrix, dtype=torch.float32)
+        matrix, first = graph.matrix(mask), parts[0].first
+        total, gradient = 0.0, torch.zeros_like(matrix)
         for direction in self.directions:
             for batch in parts:
-                prepared = self._prepared(batch, direction)
-                value, into_mask = DenseEngine(self.model, prepared).gradient(matrix, self.loss(prepared, batch))
-                share = len(batch.pairs) / sum(len(one.pairs) for one in parts)
+                rows = slice(batch.first - first, batch.first - first + len(batch.pairs)) if mask.dim() == 2 else ...
+                value, into_mask = self.gradient(matrix[rows], batch, direction)
+                share = len(batch.pairs) / self.examples(step)
                 total += float(value) * share
-                gradient += into_mask * share
-        return total, graph.vector(gradient).cpu()
+                gradient[rows] += into_mask.cpu() * share
+        return total, graph.vector(gradient)
+
+    def gradient(self, matrix: Tensor, batch: Batch, direction: Direction) -> tuple[Tensor, Tensor]:
+        """The mean distance of a batch under a mask [port, sender] or masks [example, port, sender]; its gradient."""
+        prepared = self.prepared(batch, direction)
+        loss = self.loss(prepared, batch)
+        if matrix.dim() == 3:
+            return MaskedEngine(self.model, prepared, ROOM).gradient(matrix, loss)
+        return DenseEngine(self.model, prepared).gradient(matrix.to(self.model.device), loss)
 
     def loss(self, prepared: Intervention, batch: Batch) -> Callable[[Tensor], Tensor]:
         """The mean distance of logits from the reference's."""
         distance = self._metric.distance(prepared.reference_logits, batch.pairs)
         return lambda logits: distance(logits).mean()
 
-    def _prepared(self, batch: Batch, direction: Direction) -> Intervention:
+    def prepared(self, batch: Batch, direction: Direction) -> Intervention:
+        """What running masks on a batch needs."""
         key = (batch.first, direction)
         if key in self._kept:
             return self._kept[key]
@@ -400,28 +424,50 @@ def _strength(scores: Tensor, log_alpha: Tensor) -> Tensor:
     return strength
 
 
+def open_edges(step: int, goal: Goal, edges: int, config: EdgePruningConfig) -> int:
+    """About how many edges are open at a step: as many as wanted, or as can be, since log alpha moves only so fast."""
+    moved = sum(config.rate * rate_factor(before, config) for before in range(step))
+    still = edges * float(probability_above(torch.tensor(config.start - moved), 0.0))
+    return edges if goal.size is None else round(max(still, min(edges, target(step, goal, config))))
+
+
 def _forecast(problem: Problem, config: EdgePruningConfig) -> Work:
-    """All steps of the schedule. What is prepared is kept between steps while it fits the budget."""
-    setting, directions = problem.setting, problem.runs
+    """All steps of the schedule, counted at some of them on random masks of as many edges, all on a path to the logits.
+
+    What is prepared is kept between steps while it fits the budget.
+    """
+    setting, directions, graph = problem.setting, problem.runs, problem.graph
     steps = step_batches(setting, config.batch)
     first, parts = steps[0][0], steps[0]
     objective = Objective(setting, directions[:1], config.batch)
     with Counter() as preparing:
-        prepared = setting.intervention(first, keep=False)
-        loss = objective.loss(prepared, first)
-    with Counter() as counter:
-        mask = problem.graph.matrix(torch.ones(problem.graph.n_edges, device="meta"))
-        DenseEngine(setting.model, prepared).gradient(mask, loss)
-    kept = bytes_of(prepared)
+        kept = bytes_of(objective.prepared(first, directions[0]))
+    sizes = [size for some in problem.sizes.values() for size in some if size < graph.n_edges]
+    goal = Goal(min(sizes, default=None), graph.n_edges)
+    each = config.draw == "each"
+    chance = torch.rand(graph.n_edges, generator=torch.Generator().manual_seed(0))
+    peak, operations, moved = 0, 0.0, 0.0
+    marks = sorted({config.steps * i // _COUNTED for i in range(_COUNTED)})
+    counted: dict[int, Counter] = {}
+    for begin, end in pairwise([*marks, config.steps]):
+        size = open_edges((begin + end) // 2, goal, graph.n_edges, config) if each else graph.n_edges
+        if size not in counted:
+            with Counter() as counted[size]:
+                mask = graph.matrix(select_edges(graph, chance, size).float())
+                objective.gradient(mask.expand(len(first.pairs), -1, -1) if each else mask, first, directions[0])
+        peak = max(peak, counted[size].peak)
+        operations += (end - begin) * counted[size].operations
+        moved += (end - begin) * counted[size].moved
     places = len(steps) * len(parts) * len(directions)
     others = min(setting.memory, (places - 1) * kept)
     per_step = len(parts) * len(directions)
     often = config.steps * per_step if places * kept > setting.memory else places
     return Work(
-        runs=int(GRAIN * (max(preparing.peak, preparing.live + counter.peak) + others)),
-        buffers=12 * 4 * problem.graph.n_edges,  # log alpha, Adam's two means, the draw, and what a step makes of them
-        operations=config.steps * per_step * counter.operations + often * preparing.operations,
-        moved=config.steps * per_step * counter.moved + often * preparing.moved,
+        runs=int(GRAIN * (max(preparing.peak, preparing.live + peak) + others)),
+        # log alpha, Adam's two means, what a step makes of them; and for each draw, it, the mask, its slope, gradients
+        buffers=(6 + 6 * (objective.examples(0) if each else 1)) * 4 * graph.n_edges,
+        operations=per_step * operations + often * preparing.operations,
+        moved=per_step * moved + often * preparing.moved,
         micro_batch=len(first.pairs),
         micro_batches=len(steps) * len(parts),
     )

@@ -77,7 +77,7 @@ class EdgePruningConfig:
     """Parameters of Edge Pruning. The defaults need a tenth of the published steps: see bench/edge_pruning_settings.py.
 
     `penalty` is the price of an edge when a threshold is asked for, in nats: like ACDC's tau, an edge stays if it is
-    worth more KL than that. `batch` examples are used per step, in turn.
+    worth more KL than that. `batch` examples are used per step, in turn, with `one` mask for all or one for `each`.
     """
 
     steps: int = 300
@@ -93,6 +93,7 @@ class EdgePruningConfig:
     spread: float = 0.01  # its standard deviation
     penalty: float = 0.01
     batch: int = 32
+    draw: Literal["one", "each"] = "one"
     patience: int = 30  # steps after the ramp whose halves are compared, to stop early; 0: never
     combine: Literal["mean", "joint"] = "mean"  # for ns+dn: average two trainings, or train on the sum of both losses
     rank_all: bool = False  # rank the edges for all sizes by one training, at the smallest size
@@ -100,6 +101,8 @@ class EdgePruningConfig:
     def __post_init__(self) -> None:
         if self.combine not in ("mean", "joint"):
             raise GatewiseError(f"combine is 'mean' or 'joint' for edge-pruning, got {self.combine!r}.")
+        if self.draw not in ("one", "each"):
+            raise GatewiseError(f"draw is 'one' or 'each' for edge-pruning, got {self.draw!r}.")
         if self.schedule not in ("geometric", "linear"):
             raise GatewiseError(f"schedule is 'geometric' or 'linear', got {self.schedule!r}.")
         for name in ("steps", "rate", "multiplier_rate", "batch"):
