@@ -2,10 +2,11 @@
 
     python bench/edge_pruning_settings.py --model tiny --task gt --edges 18 36 90 --seeds 3
 
-prints KL(G || C) on the training pairs and on held-out pairs, the steps taken and the seconds, for each setting, and
-EAP's circuit of the same size beside them. `published` is the setting of Bhaskar et al. (2024) with our exact number of
-edges at the end; `one change` rows put one of our changes back, to show what it is worth; `warm` trains the sizes one
-from the other, `rank all` takes all sizes from the training of the smallest.
+prints KL(G || C) on the training pairs and on held-out pairs, the steps taken and the processor time, for each setting,
+in seconds and in F (transformers' own forward of all training pairs), and EAP's circuit of the same size beside them.
+Use one thread (OMP_NUM_THREADS=1) for times. `published` is the setting of Bhaskar et al. (2024) with our exact number
+of edges at the end; `one change` rows put one of our changes back, to show what it is worth; `warm` trains the sizes
+one from the other, `rank all` takes all sizes from the training of the smallest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -44,6 +46,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "published, our steps": {**PUBLISHED, "steps": EdgePruningConfig.steps},
     "ours, 150 steps": {"steps": 150},
     "ours, 600 steps": {"steps": 600},
+    "each, half of 8 pairs a step": {"draw": "each", "batch": 4},
+    "each, half of 8 pairs, 1,000 steps": {"draw": "each", "batch": 4, "steps": 1000},
     "one change: linear schedule and gap": {"schedule": "linear", "multiplier_rate": 0.8},
     "one change: beta2 0.999": {"beta2": 0.999},
     "one change: rates fall from the warm-up on": {"cool_down": 0.95},
@@ -73,16 +77,31 @@ def rows(args: argparse.Namespace) -> list[list[str]]:
     found = []
     for name in args.settings:
         seeds = range(1 if name == "eap" else args.seeds)
-        started = time.time()
+        plain = plain_seconds(model, task.train)
+        started = time.process_time()
         results = [find(args, model, task.train, name, seed) for seed in seeds]
-        seconds = (time.time() - started) / len(results)
+        seconds = (time.process_time() - started) / len(results)
+        plain = statistics.mean([plain, plain_seconds(model, task.train)])
         for i, size in enumerate(args.edges):
             circuits = [circuits[i] for circuits, _ in results]
             steps = round(statistics.mean(steps[i] for _, steps in results))
             train, test = (divergences(model, pairs, circuits) for pairs in (task.train, task.test))
-            found.append([name, f"{size}", shown(train), shown(test), f"{steps}", f"{seconds:.0f}"])
+            found.append(
+                [name, f"{size}", shown(train), shown(test), f"{steps}", f"{seconds:.0f}", f"{seconds / plain:.0f}"]
+            )
             print("  ".join(found[-1]), flush=True)
     return found
+
+
+def plain_seconds(model: gw.Model, pairs: gw.Pairs) -> float:
+    """Processor time of F, the median of five."""
+    times = []
+    for _ in range(5):
+        started = time.process_time()
+        with torch.no_grad():
+            model.hf(pairs.clean)
+        times.append(time.process_time() - started)
+    return statistics.median(times)
 
 
 def divergences(model: gw.Model, pairs: gw.Pairs, circuits: Sequence[Circuit]) -> list[float]:
@@ -105,7 +124,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--settings", nargs="+", default=names, choices=names)
     args = parser.parse_args()
-    table = Table("setting", "edges", "KL, training pairs", "KL, held-out pairs", "steps", "seconds, all sizes")
+    table = Table("setting", "edges", "KL, training pairs", "KL, held-out pairs", "steps", "seconds, all sizes", "F")
     for row in rows(args):
         table.add_row(*row)
     console = Console()

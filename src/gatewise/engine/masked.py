@@ -19,7 +19,7 @@ from gatewise.models.model import Model
 from gatewise.models.parts import KINDS, Attention, JointHeadNorm, Kind
 
 _KEPT = 4, 14  # what a way back keeps of attention and of others, in units of the inputs of their ports
-Span = slice | Tensor
+_Span = slice | Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +29,9 @@ class _Stage:
     index: int
     chosen: Tensor  # which of its nodes
     own: Tensor  # which of its ports read something, sorted
-    nodes: Span  # the senders that are its nodes
-    ports: Span  # the ports that read something
-    senders: Span  # what they read
+    nodes: _Span  # the senders that are its nodes
+    ports: _Span  # the ports that read something
+    senders: _Span  # what they read
 
 
 class MaskedEngine:
@@ -67,11 +67,11 @@ class MaskedEngine:
         into_delta = torch.zeros_like(self._delta)
         self._spread(where[-1], weights, into_last[None], into_mask, into_delta)
         for stage in reversed([one for one in where[:-1] if len(one.own)]):
-            x, out = kept.pop(stage.index, (None, None))
-            if x is None or out is None:
+            if stage.index in kept:
+                x, out = kept.pop(stage.index)
+            else:
                 x = self._mixed(stage, weights).requires_grad_(True)
-                with torch.enable_grad():
-                    out = self._run(stage, x)
+                out = self._run(stage, x)
             (into_x,) = torch.autograd.grad(out, x, into_delta[stage.nodes])
             self._spread(stage, weights, into_x, into_mask, into_delta)
         return value.detach(), into_mask * (weights != 0)
@@ -121,7 +121,7 @@ class MaskedEngine:
         senders = slice(0, stop) if 2 * len(used) >= stop else used
         return _Stage(index, chosen, own, self._span(chosen + first_node), self._span(own + first_port), senders)
 
-    def _span(self, indices: Tensor) -> Span:
+    def _span(self, indices: Tensor) -> _Span:
         """A slice, if the indices are one: what it selects need not be copied."""
         if len(indices) and int(indices[-1]) - int(indices[0]) + 1 == len(indices):
             return slice(int(indices[0]), int(indices[-1]) + 1)

@@ -13,8 +13,8 @@ circuit) in graphs of any size. An edge's score is the expected value of its mas
 example, not per step.
 
 A mask for each example has less noise than one for all, so that a step can do with fewer examples. Most masks are
-exactly 0 before long, and with `draw="each"` a step runs what is open (engine/masked.py): the last steps cost a fraction
-of the first. One mask for all is run by the dense engine, as ever: rounding is part of a training's result.
+exactly 0 before long, and with `draw="each"` a step runs what is open (engine/masked.py): the last steps cost a
+fraction of the first. One mask for all is run by the dense engine, as ever: rounding is part of a training's result.
 """
 
 from __future__ import annotations
@@ -432,7 +432,7 @@ def open_edges(step: int, goal: Goal, edges: int, config: EdgePruningConfig) -> 
 
 
 def _forecast(problem: Problem, config: EdgePruningConfig) -> Work:
-    """All steps of the schedule, counted at some of them on random masks of as many edges, all on a path to the logits.
+    """All steps of the schedule. With a mask for each example, some are counted, on random masks of as many edges.
 
     What is prepared is kept between steps while it fits the budget.
     """
