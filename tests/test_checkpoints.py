@@ -119,7 +119,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "edge-pruning threshold": {"method": "edge-pruning", "direction": "dn", "threshold": 0.5, "steps": 45},
     "edge-pruning joint": {
         "method": "edge-pruning", "direction": "ns+dn", "edges": [10], "steps": 65, "combine": "joint", "batch": 3,
-        "patience": 4, "ramp": 0.5,
+        "draw": "each", "patience": 4, "ramp": 0.5,
     },
 }  # fmt: skip
 

@@ -115,6 +115,18 @@ def test_advice() -> None:
     assert forecast("gpt2", free="100GB").fits
 
 
+def test_steps_of_edge_pruning_cost_what_is_open() -> None:
+    """With a mask for each example; one mask for all is run whole at every step."""
+    few, many, first = (
+        forecast("tiny", "ioi", "edge-pruning", examples=8, draw="each", **asked)
+        for asked in ({"edges": 20}, {"edges": 3_000}, {"edges": 20, "steps": 2})
+    )
+    assert few.f < 0.8 * many.f
+    assert first.f / 2 > 1.2 * few.f / 300  # the first steps are the dear ones
+    one, other = (forecast("tiny", "ioi", "edge-pruning", examples=8, edges=edges) for edges in (20, 3_000))
+    assert one.f == other.f
+
+
 def test_errors_say_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match="config.json alone"):
         forecast("someone/unheard-of")
