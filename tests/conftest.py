@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 torch.set_num_threads(1)
 
+# Longest first, so that none of two processes waits for the other at the end.
+_LONG = ("test_ray.py", "test_all_experiments_small", "test_torture.py", "test_resume.py", "test_toy.py", "browser/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not any(name in item.nodeid for name in _LONG))
+
 
 @pytest.fixture(scope="session")
 def smollm2() -> Model:

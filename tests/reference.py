@@ -60,6 +60,7 @@ class Reference:
         self.net, self.pairs = _Net(model), pairs if direction == "ns" else pairs.swapped()
         self.others = reference_others(model, self.pairs, ablation, drawn)
 
+    @torch.inference_mode()
     def logits(self, circuit: Circuit) -> Tensor:
         """[example, vocabulary]"""
         kept = set(circuit.edges)

@@ -61,7 +61,8 @@ def test_all_experiments_small(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Every experiment ends with tables, verdicts and figures; a second call computes nothing and says the same."""
-    few = {"sampled_pairs": 2, "sampled_sets": 2, "parameters": {"acdc": {"tolerance": 20.0}}}  # what has no option
+    # what has no option; one threshold serves both sizes
+    few = {"sampled_pairs": 2, "sampled_sets": 2, "parameters": {"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}}}
     monkeypatch.setitem(PRESETS, "quick", PRESETS["quick"].changed(**few))
     arguments = (
         "all",
