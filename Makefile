@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.gatewise-installed
 PEERS_VENV := .venv-peers
 PEERS := bench/results/peers.json
+ACDC := bench/results/acdc.json
+COMPARED = $(if $(wildcard $(PEERS)),--peers $(PEERS) --out $(ACDC))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test browser lint format bench bench-long bench-peers scaling docs pictures notebook fuzz torture torture-ray tiny clean
@@ -46,10 +48,12 @@ notebook: $(STAMP) ## run docs/example.ipynb and keep its outputs
 
 bench: $(STAMP) ## speed and memory, in units of a plain forward pass, beside AutoCircuit after `make bench-peers`
 	$(BIN)/python bench/engine.py
-	$(BIN)/python bench/acdc.py $(if $(wildcard $(PEERS)),--peers $(PEERS))
+	$(BIN)/python bench/command.py
+	$(BIN)/python bench/acdc.py $(COMPARED)
+	$(if $(wildcard $(PEERS)),$(BIN)/python bench/beside.py --peers $(PEERS) --acdc $(ACDC))
 
 bench-long: $(STAMP) ## the searches by ACDC that take minutes each
-	$(BIN)/python bench/acdc.py --long $(if $(wildcard $(PEERS)),--peers $(PEERS))
+	$(BIN)/python bench/acdc.py --long $(COMPARED)
 
 bench-peers: $(PEERS_VENV)/.installed ## measure AutoCircuit, in an environment of its own (.venv-peers)
 	$(PEERS_VENV)/bin/python bench/peers.py --out $(PEERS)

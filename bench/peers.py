@@ -1,4 +1,6 @@
-"""AutoCircuit's ACDC on the models and pairs of acdc.py: seconds and F for each edge. `make bench-peers`.
+"""AutoCircuit on the models and pairs of acdc.py: its ACDC, seconds and F for each edge; its EAP and a circuit, F.
+
+`make bench-peers`.
 
 Runs in an environment of its own, since AutoCircuit needs older versions of what gatewise needs; acdc.py reads what
 this writes. On 2 layers it searches from end to end. On 12 that would take days: there every edge of a random sample
@@ -26,7 +28,10 @@ from typing import Any
 
 import torch
 from auto_circuit.data import PromptDataLoader, PromptDataset
+from auto_circuit.prune import run_circuits
 from auto_circuit.prune_algos.ACDC import acdc_prune_scores
+from auto_circuit.prune_algos.mask_gradient import mask_gradient_prune_scores
+from auto_circuit.types import AblationType, PatchType
 from auto_circuit.utils.ablation_activations import src_ablations
 from auto_circuit.utils.graph_utils import patch_mode, patchable_model, set_all_masks
 from auto_circuit.utils.tensor_ops import multibatch_kl_div
@@ -38,6 +43,7 @@ from transformers import GPT2LMHeadModel
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TOKENS = 15
+CIRCUIT_EDGES = 30  # of 606
 
 
 def hooked(hf: GPT2LMHeadModel) -> HookedTransformer:
@@ -78,6 +84,10 @@ class Bench:
         self.now, self.examples = CLOCKS[clock], examples
         self.hf = lively_gpt2(layers)
         self.clean, self.corrupted = random_prompts(self.hf.config.vocab_size, examples, TOKENS)
+        answers = [torch.zeros(1, dtype=torch.long)] * examples
+        wrong = [torch.ones(1, dtype=torch.long)] * examples
+        data = PromptDataset(self.clean, self.corrupted, answers, wrong)
+        self.loader = PromptDataLoader(data, seq_len=TOKENS, diverge_idx=0, batch_size=examples)
         lens = hooked(self.hf)
         with torch.no_grad():
             difference = (self.hf(self.clean).logits[:, -1] - lens(self.clean)[:, -1]).abs().max()
@@ -95,15 +105,33 @@ class Bench:
 
     def search(self, threshold: float) -> dict[str, Any]:
         """AutoCircuit's ACDC from end to end, for one threshold."""
-        answers = [torch.zeros(1, dtype=torch.long)] * self.examples
-        data = PromptDataset(self.clean, self.corrupted, answers, answers)
-        loader = PromptDataLoader(data, seq_len=TOKENS, diverge_idx=0, batch_size=self.examples)
         before, started = self.plain(), self.now()
-        scores = acdc_prune_scores(self.model, loader, None, tao_exps=[0], tao_bases=[threshold])
+        scores = acdc_prune_scores(self.model, self.loader, None, tao_exps=[0], tao_bases=[threshold])
         seconds = self.now() - started
         kept = sum(int(torch.isinf(score).sum()) for score in scores.values())
         edges = len(self.model.edges)
         return self._figure(seconds / edges, [before, self.plain()], edges, threshold=threshold, kept=kept)
+
+    def operations(self, circuit_edges: int) -> dict[str, Any]:
+        """Its edge attribution patching (the mask's gradient at 0, other side's activations), and one circuit's run."""
+        resample = {"ablation_type": AblationType.RESAMPLE}
+
+        def attribute() -> Any:
+            asked: dict[str, Any] = {"grad_function": "logit", "answer_function": "avg_diff", "mask_val": 0.0}
+            return mask_gradient_prune_scores(self.model, self.loader, None, **asked, **resample)
+
+        scores = attribute()
+
+        def run() -> Any:
+            return run_circuits(self.model, self.loader, [circuit_edges], scores, PatchType.TREE_PATCH, **resample)
+
+        found = {}
+        for name, call in {"EAP, ns": attribute, "a circuit, all of it": run}.items():
+            before = self.plain()
+            seconds = timed(call, self.now, repeats=3)
+            f = statistics.mean([before, self.plain()])
+            found[name] = {"pairs": self.examples, "seconds": seconds, "plain_seconds": f, "f": seconds / f}
+        return found
 
     def sample(self, count: int) -> dict[str, Any]:
         """The mean cost of removing one edge, over a random sample of edges."""
@@ -160,6 +188,8 @@ def main() -> None:
     thresholds = {"2 layers, 1 %": options.thresholds[0], "2 layers, 5 %": options.thresholds[1]}
     if "2" in options.layers:
         bench = Bench(2, options.examples, options.clock)
+        result["operations"] = bench.operations(CIRCUIT_EDGES)
+        _write(result, options.out)
         sampled = bench.sample(options.sample) if options.quick else None  # the cost does not depend on the threshold
         for name, threshold in thresholds.items():
             result["figures"][name] = sampled or bench.search(threshold)
