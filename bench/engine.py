@@ -19,7 +19,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -39,8 +38,8 @@ from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
 
-MANY = (4, 8)  # circuits at once
-ONE = "run_circuit, runs cached"
+MANY = 8  # circuits
+ONE = "run_circuit, 1,000 random edges, runs cached"
 
 
 def gpt2_small() -> Model:
@@ -125,12 +124,14 @@ def _plain(model: Model, pairs: Pairs) -> Job:
 
 def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
     """Running circuits. No circuit comes after itself: stages with the same edges as before would not be run again."""
-    circuits = [model.graph.random_circuit(1000, seed=seed) for seed in range(max(MANY))]
+    graph, most = model.graph, 1.3 if limits else None
+    circuits = [graph.random_circuit(1000, seed=seed) for seed in range(MANY)]
+    halves = [graph.random_circuit(graph.n_edges // 2, seed=seed) for seed in range(2)]
 
-    def cached(count: int, chosen: Sequence[Circuit] = circuits) -> Callable[[], object]:
+    def cached(chosen: Sequence[Circuit], at_once: int = 1) -> Callable[[], object]:
         engine = SparseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
-        turn = cycle(chosen)
-        return lambda: engine.logits_of([next(turn) for _ in range(count)])
+        groups = [chosen[first : first + at_once] for first in range(0, len(chosen), at_once)]
+        return lambda: [engine.logits_of(group) for group in groups]
 
     def gradient() -> Callable[[], object]:
         engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
@@ -144,11 +145,15 @@ def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
     return {
         PLAIN: _plain(model, pairs),
         "prepare: both runs": Job(lambda: lambda: both_runs(model, pairs).intervention(model, "ns"), memory=False),
-        ONE: Job(lambda: cached(1), most_f=1.3 if limits else None, most_mb=651 if limits else None),
-        "its complement, runs cached": Job(
-            lambda: cached(1, [~circuit for circuit in circuits[:2]]), most_f=1.3 if limits else None
-        ),
-        **{f"{n} circuits, runs cached, each": Job(partial(cached, n), per=n, below=ONE, memory=False) for n in MANY},
+        ONE: Job(partial(cached, circuits), per=MANY, most_f=most, most_mb=651 if limits else None),
+        "all but 1,000 edges": Job(partial(cached, [~c for c in circuits[:2]]), per=2, most_f=most, memory=False),
+        "half of the edges": Job(partial(cached, halves), per=2, most_f=most, most_mb=651 if limits else None),
+        **{
+            f"{n} circuits of 1,000 edges at once, each": Job(
+                partial(cached, circuits, n), per=MANY, below=ONE, memory=False
+            )
+            for n in (4, MANY)
+        },
         "run_circuit, all of it": Job(lambda: partial(run_circuit, model, pairs, circuits[0])),
         "gradient by the mask, runs cached": Job(gradient),
     }
