@@ -133,7 +133,8 @@ class SparseEngine:
         else:
             weights = weights[:, used]
             carried = self._delta[:, :, -columns:][reads.senders[used].to(x.device)]
-        return torch.addmm(x.flatten(1), weights.to(x), carried.flatten(1)).reshape(x.shape)
+        x.view(len(x), -1).addmm_(weights.to(x), carried.flatten(1))  # in place of what was stacked: no copy of it
+        return x
 
     def _added(self, starts: list[Tensor], weights: Tensor, senders: Tensor) -> Tensor:
         """What few edges carry, added one by one to what each port starts from. [port, example, column, d]"""
@@ -189,7 +190,8 @@ class SparseEngine:
         parts = []  # which of the heads, and their values
         if bool(own.any()):
             x = self._inputs(reads, ports[own], columns)
-            parts.append((own, part.project(kind, x, layout, heads[own].to(device))))
+            chosen = None if len(x) == part.n_heads else heads[own].to(device)  # all: their weights need no copy
+            parts.append((own, part.project(kind, x, layout, chosen)))
         full = many & ~own
         if bool(full.any()):
             x, chosen = reads.stream[None, :, -columns:], heads[full].to(device)
