@@ -184,6 +184,24 @@ def test_exact_numbers_of_edges(direction: Any) -> None:
         assert circuit <= again or again <= circuit
 
 
+@pytest.mark.parametrize(("architecture", "direction"), [("gpt2", "ns"), ("llama", "ns+dn"), ("gemma3", "dn")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_searches_share_changes_no_edge(architecture: str, direction: Any, dtype: torch.dtype) -> None:
+    """A search that begins where its tau could first decide otherwise finds what one from all edges finds."""
+    model, pairs = small_model(architecture, seed=4, dtype=dtype), random_pairs(seed=4)
+    acdc = Acdc(problem(model, pairs, direction, threshold=0.01), AcdcConfig())
+    done, shared = [acdc.search(0.02)], 0
+    for tau in (0.005, 0.0051, 0.0055, 0.02001, 0.03, 0.019, 0.3):
+        start = acdc.shared_start(tau, done)
+        found, scratch = acdc.search(tau, start=start, expected=done[-1].kept), acdc.search(tau)
+        assert torch.equal(found.kept, scratch.kept)
+        assert found.divergence == pytest.approx(scratch.divergence, abs=1e-5)
+        torch.testing.assert_close(found.effects, scratch.effects, atol=1e-5, rtol=0)
+        shared += start is not None and found.trials < scratch.trials
+        done.append(found)
+    assert shared >= 3
+
+
 def test_next_threshold_closes_in() -> None:
     """On counts that fall like a power of tau, a handful of looks find 10 % of any size."""
     for size in (5, 50, 500, 5000):

@@ -7,14 +7,18 @@ come from the output back, node by node; the senders of a port are permuted by t
 
 Most candidates are removed, so a *chain* H\\e1, H\\e1e2, ... is evaluated at once and accepted up to the first edge
 that has to stay: the result is the sequential one. Values closer to tau than `BAND` could depend on how the work was
-cut up; those are decided by one canonical evaluation, example by example with the dense engine. (With a tau below 4e-4
-the band is 5 % of tau. Below 1e-5 float32 is too coarse for any search: use float64.)
+cut up; those are decided by one canonical evaluation with the dense engine, on the same batches however the rest is
+cut. (With a tau below 4e-4 the band is 5 % of tau. Below 1e-5 float32 is too coarse for any search: use float64.)
+
+Searches with several taus share their beginning: one starts at the stage in which it first could decide otherwise than
+an earlier one did.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,7 +31,7 @@ from gatewise.engine.dense import DenseEngine
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import ROW_BYTES, Proposal, State
 from gatewise.engine.metrics import Deviation
-from gatewise.engine.routes import DEAD, Route, liveness
+from gatewise.engine.routes import DEAD, Route, all_liveness, liveness
 from gatewise.engine.runs import Direction, both_runs
 from gatewise.engine.setting import Batch
 from gatewise.engine.spans import Span, Spans
@@ -44,6 +48,7 @@ _BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation its
 _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a stage's first chain
+_CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
 _TYPICAL_THRESHOLDS = 5  # tried for a number of edges, about
 
 
@@ -144,7 +149,7 @@ class _Side:
 
 
 class _Canonical:
-    """D by the dense engine, one example at a time: depends on the circuit alone."""
+    """D by the dense engine, on batches that are always the same: depends on the circuit and the pairs alone."""
 
     def __init__(self, acdc: Acdc) -> None:
         self._acdc, self._model, self._directions = acdc, acdc.model, acdc.directions
@@ -154,22 +159,20 @@ class _Canonical:
         """D(H without the edge) - D(H) for each direction."""
         setting = self._acdc.problem.setting
         if not self._engines:
-            for row in range(len(setting)):
-                one = Batch(row, setting.pairs[row : row + 1])
-                runs = setting.runs(one, keep=False)
+            for first in range(0, len(setting), _CANONICAL_BATCH):
+                some = Batch(first, setting.pairs[first : first + _CANONICAL_BATCH])
+                runs = setting.runs(some, keep=False)
                 for direction in self._directions:
                     engine = DenseEngine(self._model, runs.intervention(self._model, direction))
-                    divergence = self._acdc.distance(runs.reference(direction).logits, one.pairs)
+                    divergence = self._acdc.distance(runs.reference(direction).logits, some.pairs)
                     self._engines.append((direction, engine, divergence))
         without = kept.clone()
         without[port, sender] = False
         totals = dict.fromkeys(self._directions, 0.0)
         for direction, engine, divergence in self._engines:
-            before, after = (
-                float(divergence.exact(engine.residual(mask.to(self._model.device, self._model.dtype))[None])[0, 0])
-                for mask in (kept, without)
-            )
-            totals[direction] += (after - before) / len(setting)
+            masks = (mask.to(self._model.device, self._model.dtype) for mask in (kept, without))
+            before, after = divergence.exact(torch.stack([engine.residual(mask) for mask in masks])).sum(dim=-1)
+            totals[direction] += float(after - before) / len(setting)
         return [totals[direction] for direction in self._directions]
 
 
@@ -211,9 +214,40 @@ class Acdc:
         advance: Callable[[int], None] = lambda edges: None,
         save: Callable[[Progress], None] = lambda progress: None,
         start: Progress | None = None,
+        expected: Tensor | None = None,
     ) -> Outcome:
-        """Run the greedy search for one tau, or the rest of it. `save` is called where a stage begins."""
-        return _Search(self, threshold, advance, save).run(start)
+        """Run the greedy search for one tau, or the rest of it. `save` is called where a stage begins.
+
+        expected: [edge], what may well be kept. It says where to end chains: it changes the speed, not the result.
+        """
+        return _Search(self, threshold, advance, save, expected).run(start)
+
+    def shared_start(self, threshold: float, done: Iterable[Outcome]) -> Progress | None:
+        """Where a search with this tau may begin, after what it decides as one of the searches before it did.
+
+        All decisions up to there are the same, so the circuit is: what follows depends on nothing else.
+        """
+        places = [(self._first_doubt(threshold, outcome), outcome) for outcome in done]
+        place, outcome = max(places, key=lambda one: one[0], default=(0, None))
+        if outcome is None or place == 0:
+            return None
+        decided = torch.zeros(len(self.graph.ports), dtype=torch.bool)
+        decided[receiver_order(self.graph)[:place]] = True
+        decided = decided[self.graph.edge_port]
+        kept = outcome.kept | ~decided
+        reached = self.graph.stage_of_port[receiver_order(self.graph)[place]]
+        live = all_liveness(self.model, self.graph.matrix(kept))
+        known = (one if self.graph.stage_of_sender[i] > reached else DEAD for i, one in enumerate(live))
+        return Progress(threshold, place, kept, outcome.effects * decided, tuple(known), 0, 0)
+
+    def _first_doubt(self, threshold: float, outcome: Outcome) -> int:
+        """The place in the order of receivers where the stage begins in which another tau might decide otherwise."""
+        beyond = torch.where(outcome.kept, outcome.effects - threshold, threshold - outcome.effects)
+        doubtful = set(self.graph.edge_port[beyond <= self.band(threshold)].tolist())
+        order = receiver_order(self.graph)
+        place = next((i for i, port in enumerate(order) if port in doubtful), len(order) - 1)
+        stage = self.graph.stage_of_port[order[place]]
+        return next(i for i, port in enumerate(order) if self.graph.stage_of_port[port] == stage)
 
     def band(self, threshold: float) -> float:
         """How close to tau a change has to be for the canonical evaluation."""
@@ -228,10 +262,16 @@ class _Search:
     """One greedy search: what is kept so far, and what was measured."""
 
     def __init__(
-        self, acdc: Acdc, threshold: float, advance: Callable[[int], None], save: Callable[[Progress], None]
+        self,
+        acdc: Acdc,
+        threshold: float,
+        advance: Callable[[int], None],
+        save: Callable[[Progress], None],
+        expected: Tensor | None,
     ) -> None:
         self.acdc, self.threshold, self.advance, self.save = acdc, threshold, advance, save
         self.graph = acdc.graph
+        self.expected = None if expected is None else self.graph.matrix(expected)  # [port, sender]
         self.kept = self.graph.edge_index >= 0  # [port, sender]
         self.effects = torch.zeros(self.graph.n_edges, dtype=torch.float64)
         self.live = [DEAD] * len(self.graph.senders)
@@ -294,12 +334,20 @@ class _Search:
         """Decide all edges into one port."""
         longest = min(self.acdc.config.chain, *(side.longest_chain() for side in self.sides))
         while senders:
-            chain = senders[: min(self.length, longest)]
+            chain = self._until_expected(port, senders[: min(self.length, longest)])
             removed, stopped = self._chain(port, chain)
             decided = removed + (1 if stopped else 0)
             senders = senders[decided:]
             self.advance(decided)
-            self.length = max(2, removed + 1) if stopped else min(2 * self.length, max(longest, self.length))
+            unforeseen = stopped and (self.expected is None or not self.expected[port, chain[removed]])
+            self.length = max(2, removed + 1) if unforeseen else min(2 * self.length, max(longest, self.length))
+
+    def _until_expected(self, port: int, senders: list[int]) -> list[int]:
+        """These senders, up to the first one whose edge may well stay."""
+        if self.expected is None:
+            return senders
+        stays = self.expected[port, senders].nonzero().flatten().tolist()
+        return senders[: stays[0] + 1] if stays else senders
 
     def _chain(self, port: int, chain: list[int]) -> tuple[int, bool]:
         """Remove the longest run of removable edges; say how many, and whether the next one has to stay."""
@@ -373,9 +421,13 @@ def _search(problem: Problem, config: AcdcConfig) -> dict[SearchDirection, list[
 
     def search(threshold: float) -> Outcome:
         done = list(known.values())
-        start = interrupted if interrupted is not None and interrupted.threshold == threshold else None
+        resumed = interrupted is not None and interrupted.threshold == threshold
+        start = interrupted if resumed else acdc.shared_start(threshold, done)
+        nearest = min(done, key=lambda one: abs(one.threshold - threshold), default=None)
+        expected = None if nearest is None else nearest.kept
         with progress_bar(f"ACDC, tau {threshold:.3g}, run {len(known) + 1}", acdc.graph.n_edges) as bar:
-            return acdc.search(threshold, bar.advance, lambda now: save_state(problem.checkpoint, done, now), start)
+            save = partial(save_state, problem.checkpoint, done)
+            return acdc.search(threshold, bar.advance, save, start, expected)
 
     if problem.threshold is not None:
         outcome = run(problem.threshold)
