@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -431,7 +432,7 @@ def _search(problem: Problem, config: AcdcConfig) -> dict[SearchDirection, list[
 
     if problem.threshold is not None:
         outcome = run(problem.threshold)
-        return {direction: [Finding(outcome.kept, outcome.effects, _notes(outcome, 1))]}
+        return {direction: [Finding(outcome.kept, outcome.effects, notes_of(outcome, 1))]}
     findings = []
     for size in problem.sizes[direction]:
         outcome = _enough(acdc, size, known, run)
@@ -476,10 +477,11 @@ def _exactly(problem: Problem, size: int, outcome: Outcome, runs: int) -> Findin
     """Settle the remainder: of the kept edges those with the largest effect, then removed ones if too few."""
     strength = torch.where(outcome.kept, outcome.effects + 1e6, outcome.effects)
     mask = select_edges(problem.graph, strength, size, problem.select)
-    return Finding(mask, outcome.effects, _notes(outcome, runs))
+    return Finding(mask, outcome.effects, notes_of(outcome, runs))
 
 
-def _notes(outcome: Outcome, runs: int) -> dict[str, object]:
+def notes_of(outcome: Outcome, runs: int) -> dict[str, Any]:
+    """What a finding tells of its search. runs: thresholds tried so far"""
     return {
         "tau": outcome.threshold,
         "kept_at_tau": int(outcome.kept.sum()),
