@@ -7,6 +7,9 @@ in seconds and in F (transformers' own forward of all training pairs), and EAP's
 Use one thread (OMP_NUM_THREADS=1) for times. `published` is the setting of Bhaskar et al. (2024) with our exact number
 of edges at the end; `one change` rows put one of our changes back, to show what it is worth; `warm` trains the sizes
 one from the other, `rank all` takes all sizes from the training of the smallest.
+
+`--steps` prints instead what the gradient of a step costs, in F, on random masks with so many edges open (`--edges`):
+one mask for all pairs, and a mask for each of all pairs and of half of them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import argparse
 import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +28,9 @@ from rich.table import Table
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
+from gatewise.engine.setting import Setting
 from gatewise.methods import discover
+from gatewise.methods.edge_pruning import Objective
 from gatewise.methods.offered import EdgePruningConfig
 
 PUBLISHED: dict[str, Any] = {
@@ -93,15 +99,38 @@ def rows(args: argparse.Namespace) -> list[list[str]]:
     return found
 
 
+def step_costs(args: argparse.Namespace) -> None:
+    """The gradient of a step, for each number of open edges."""
+    model = gw.load_model(args.model)
+    pairs = gw.task(args.task, model, examples=args.examples).train
+    plain = plain_seconds(model, pairs)
+    jobs = {"one mask": (len(pairs), False), "a mask for each": (len(pairs), True), "for half": (len(pairs) // 2, True)}
+    for size in args.edges:
+        chosen = model.graph.random_circuit(size, seed=0).mask
+        draw = torch.rand(len(pairs), model.graph.n_edges, generator=torch.Generator().manual_seed(0)) * chosen
+        for name, (count, each) in jobs.items():
+            objective = Objective(Setting(model, pairs[:count]), (args.direction,), count)
+            step = partial(objective, draw[:count] if each else draw[0], 0)
+            step()  # prepares both runs
+            seconds = min(processor_seconds(step) for _ in range(2))
+            print(f"{size} edges open, {name}: {seconds / plain:.2f} F", flush=True)
+    print(f"F: {plain:.3f} s before, {plain_seconds(model, pairs):.3f} s after")
+
+
 def plain_seconds(model: gw.Model, pairs: gw.Pairs) -> float:
     """Processor time of F, the median of five."""
-    times = []
-    for _ in range(5):
-        started = time.process_time()
-        with torch.no_grad():
-            model.hf(pairs.clean)
-        times.append(time.process_time() - started)
-    return statistics.median(times)
+
+    @torch.no_grad()
+    def call() -> object:
+        return model.hf(pairs.clean)
+
+    return statistics.median(processor_seconds(call) for _ in range(5))
+
+
+def processor_seconds(call: Callable[[], object]) -> float:
+    started = time.process_time()
+    call()
+    return time.process_time() - started
 
 
 def divergences(model: gw.Model, pairs: gw.Pairs, circuits: Sequence[Circuit]) -> list[float]:
@@ -123,7 +152,11 @@ def main() -> None:
     parser.add_argument("--edges", type=int, nargs="+", default=[18, 36, 90])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--settings", nargs="+", default=names, choices=names)
+    parser.add_argument("--steps", action="store_true", help="what a step costs, by the number of open edges")
     args = parser.parse_args()
+    if args.steps:
+        step_costs(args)
+        return
     table = Table("setting", "edges", "KL, training pairs", "KL, held-out pairs", "steps", "seconds, all sizes", "F")
     for row in rows(args):
         table.add_row(*row)
