@@ -145,9 +145,9 @@ def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
     return {
         PLAIN: _plain(model, pairs),
         "prepare: both runs": Job(lambda: lambda: both_runs(model, pairs).intervention(model, "ns"), memory=False),
-        ONE: Job(partial(cached, circuits), per=MANY, most_f=most, most_mb=651 if limits else None),
+        ONE: Job(partial(cached, circuits), per=MANY, most_f=most, most_mb=1500 if limits else None),
         "all but 1,000 edges": Job(partial(cached, [~c for c in circuits[:2]]), per=2, most_f=most, memory=False),
-        "half of the edges": Job(partial(cached, halves), per=2, most_f=most, most_mb=651 if limits else None),
+        "half of the edges": Job(partial(cached, halves), per=2, most_f=most, most_mb=1500 if limits else None),
         **{
             f"{n} circuits of 1,000 edges at once, each": Job(
                 partial(cached, circuits, n), per=MANY, below=ONE, memory=False
