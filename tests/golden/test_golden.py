@@ -1,4 +1,7 @@
-"""Searches find what they found before: edge for edge, scores to 1e-6. See `cases.py` for where the record is from."""
+"""Searches find what they found before: edge for edge, scores as far as processors agree on them.
+
+See `cases.py` for where the record is from.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ import cases
 
 RECORD = cases.known()
 SMALL, LARGE = list(cases.small_cases()), list(cases.large_cases())
+# The record is from an Intel Xeon. An AMD EPYC finds the same circuits; its scores differ by up to 1.5e-6 for ACDC
+# (changes of KL), and by up to 1.5e-4 for Edge Pruning (masks, whose training grows the last bits).
+TOLERANCE = {"acdc": 5e-6, "eap": 1e-6, "eap-ig": 1e-6, "edge-pruning": 1e-3}
 
 
 @cache
@@ -30,8 +36,9 @@ def check(case: cases.Case) -> None:
     for name, values in expected.items():
         if name.endswith("/edges"):
             assert torch.equal(found[name], values), f"{name} changed"
-        else:  # processors differ in how they round; so did `matmul`, with and without gradients, which EAP now avoids
-            torch.testing.assert_close(found[name], values, atol=1e-6, rtol=1e-5, msg=f"{name} changed")
+        else:
+            atol = TOLERANCE[case.method]
+            torch.testing.assert_close(found[name], values, atol=atol, rtol=1e-5, msg=f"{name} changed")
 
 
 def test_every_entry_of_the_record_is_compared() -> None:
