@@ -32,12 +32,13 @@ from gatewise.paper.toy import PAPER, ToyRow
 SMALL = QUICK.changed(
     sizes=(20, 60),
     seeds=2,
-    own_seeds={"stability": {"eap": 3, "edge-pruning": 3}, "misalignment": {"eap": 1}},
+    own_seeds={"stability": {"eap": 3, "edge-pruning": 3}, "misalignment": {"eap": 1}, "tested-gates": {"eap": 1}},
     pairs=2,
     held_out=4,
     repeats=3,
     sampled_pairs=4,
     sampled_sets=4,
+    gate_pairs=16,
     tasks=("ioi",),
     methods=("eap",),
     parameters={"edge-pruning": {"steps": 3}},
@@ -113,7 +114,7 @@ def test_presets_say_which_sizes_are_judged(folder: Path) -> None:
     assert lab.judged_sizes("completeness", *BOTH.methods) == {"ioi": [60]}
     assert lab.judged_sizes("faithfulness", *BOTH.methods) == {"ioi": [20, 60]}
     other = Lab(BOTH.changed(sizes={"eap": (20, 60), "edge-pruning": (60, 99)}), folder)
-    assert other.common_sizes() == [60]
+    assert other.common_sizes("ioi") == [60]
     assert other.judged_sizes("stability", "eap") == {"ioi": [20, 60]}
 
 
@@ -127,11 +128,14 @@ def test_gates_have_pairs_of_their_own(folder: Path) -> None:
 
 
 def test_differences_of_directions_are_by_seed_and_as_shares_of_the_range() -> None:
-    values = {("ioi", "eap", d, size): [x * size, x] for d, x in (("ns", 1.0), ("dn", 3.0)) for size in (10, 20)}
-    curves = Curves(values, {"ioi": (0.0, 4.0)})
+    values = {("ioi", "eap", d, "", size): [x * size, x] for d, x in (("ns", 1.0), ("dn", 3.0)) for size in (10, 20)}
+    values |= {("ioi", "eap", d, "connected", 10): [x, x] for d, x in (("ns", 1.0), ("dn", 2.0))}
+    curves = Curves(values, {"ioi": (0.0, 4.0)})  # type: ignore[arg-type]
     assert curves.differences("dn", "ns", "eap", {"ioi": [10, 20]}) == {"IOI": [30.0, 2.0]}
     assert curves.differences("dn", "ns", "eap", {"ioi": [10]}, share=True) == {"IOI": [5.0, 0.5]}
-    assert curves.differences("dn", "ns", "eap", {"ioi": []}) == {"IOI": []}
+    connected = curves.differences("dn", "ns", "eap", {"ioi": [10], "gt": [10]}, of=("ioi", "connected"))
+    assert connected == {"IOI": [1.0, 1.0]}
+    assert all(map(math.isnan, curves.differences("dn", "ns", "eap", {"ioi": []})["IOI"]))  # no size says anything
 
 
 def test_gates_without_an_effect_do_not_count() -> None:
@@ -154,7 +158,8 @@ def test_effects_are_compared_by_factor() -> None:
 
 
 def test_cost_is_a_ratio_of_sums() -> None:
-    seeds = [{"ns": 1.0, "dn": 2.0, "ns+dn": 3.0}, {"ns": 3.0, "dn": 2.0, "ns+dn": 5.0}]
+    times = [{"ns": 1.0, "dn": 2.0, "ns+dn": 3.0}, {"ns": 3.0, "dn": 2.0, "ns+dn": 5.0}]
+    seeds = [{direction: {"F": f} for direction, f in seed.items()} for seed in times]
     assert against(seeds, ("ns",)) == 2.0
     assert against(seeds, ("ns", "dn")) == 1.0
 
@@ -166,6 +171,7 @@ def test_misalignment_curves() -> None:
     assert best_ratio({**curve, "best": [1.1, 0]}) == 1.1
     assert math.isnan(best_ratio({**curve, "best": [1.1, 1]}))  # half of the other sizes are as good
     assert math.isnan(best_ratio({**curve, "best": None}))
+    assert math.isnan(best_ratio({**curve, "best": [1.1, 0]}, floor=1.0))  # sums of 3 and 3
 
 
 def test_stability_of_known_circuits() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +17,17 @@ from gatewise.cli.options import (
     warnings_as_lines,
     whole_numbers,
 )
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, GatewiseWarning
+
+if TYPE_CHECKING:
+    from gatewise.paper.presets import Preset
 
 
 def reproduce_command(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all. None: list them.")] = None,
-    preset: Annotated[str, typer.Option(help="quick (tiny), laptop (smollm2-135m) or paper (gpt2).")] = "quick",
+    preset: Annotated[
+        str, typer.Option(help="quick (tiny), laptop (gemma3-270m), smollm2 (smollm2-135m) or paper (gpt2).")
+    ] = "quick",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [reproduction/PRESET].")] = None,
     workers: Annotated[int | None, typer.Option(help="Searches at a time [one per core].")] = None,
     ray: Annotated[str | None, typer.Option(help="A Ray cluster instead: HOST:PORT or auto; shares --out.")] = None,
@@ -35,6 +41,9 @@ def reproduce_command(
     methods: Annotated[str | None, typer.Option(help="Only these methods, such as eap,acdc.")] = None,
     unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of the stand-in.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="METHOD.key=value of a method.")] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Choose the sizes that verdicts are about, add them to this file, and stop.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the paper's tables and figures, each with a verdict. An interrupted run goes on where it stopped.
@@ -52,12 +61,12 @@ def reproduce_command(
     from gatewise.paper.presets import PRESETS
     from gatewise.paper.runner import reproduce
 
-    if not names and as_json:
+    if not names and calibrate is None and as_json:
         print(
             json.dumps([{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()], indent=2)
         )
         return
-    if not names:
+    if not names and calibrate is None:
         for experiment in EXPERIMENTS.values():
             print(f"{experiment.name:22} {experiment.title} ({', '.join(experiment.labels)})")
         return
@@ -77,9 +86,12 @@ def reproduce_command(
         "parameters": _parameters(chosen.parameters, settings or []),
     }
     chosen = chosen.changed(**{key: value for key, value in changes.items() if value is not None})
+    if calibrate is not None:
+        _calibrate(chosen, calibrate)
+        return
     with warnings_as_lines():
         summary = reproduce(
-            names,
+            names or [],
             chosen,
             out=out or Path("reproduction") / preset,
             workers=workers,
@@ -91,6 +103,22 @@ def reproduce_command(
     else:
         print(_verdicts(summary.with_name("results.json")))
         print(f"\n{summary}\n{summary.with_suffix('.html')}")
+
+
+def _calibrate(preset: Preset, path: Path) -> None:
+    from gatewise.files import write_atomically
+    from gatewise.paper.calibration import calibrate
+    from gatewise.paper.lab import Lab
+
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GatewiseWarning)  # that small circuits have no path is the question here
+        known[preset.model] = calibrate(Lab(preset, path.parent))
+    write_atomically(path, (json.dumps(known, indent=1) + "\n").encode())
+    for task, measures in known[preset.model]["tasks"].items():
+        for measure, found in measures.items():
+            judged = ", ".join(map(str, found["judged"])) or "none"
+            print(f"{task} {measure}: {judged}; primary {found['primary']}")
 
 
 def _verdicts(results: Path) -> str:

@@ -2,8 +2,10 @@
 
 contract.py      what an experiment is: what to measure, and what becomes of it: tables, figures, rulings
 claims.py        verdicts: what becomes of a claim, by values of seeds
-presets.py       how large: `quick` (tiny), `laptop` (smollm2-135m), `paper` (gpt2); what is decided beforehand
+calibration.py   which sizes verdicts are about, chosen beforehand; calibration.json has them
+presets.py       how large: `quick` (tiny), `laptop` (gemma3-270m), `smollm2`, `paper`; what is decided beforehand
 lab.py           what experiments share: model, pairs, circuits, what is measured; all of it through the run store
+tested.py        gates by test, which stand beside those of the split
 experiments/     one module each
 figures.py       one visual language
 words.py         what things are called, and numbers in words

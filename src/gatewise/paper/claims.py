@@ -39,6 +39,15 @@ class Above:
             return "no difference"
         return "supported" if interval.low > 0 else "contradicted" if interval.high < 0 else "cannot tell"
 
+    def room(self, value: float) -> float:
+        """How wide half of an interval around a value may be to decide anything."""
+        return max(abs(value), self.smallest - abs(value))
+
+    def otherwise(self, judgement: Judgement) -> str:
+        """What would have to be seen for another judgement."""
+        seen = {"supported": "that reaches 0", "contradicted": "that reaches 0"}
+        return f"an interval {seen.get(judgement, f'that lies beyond ±{self.smallest:g} on one side of 0')}"
+
     def __str__(self) -> str:
         return f"claimed: above 0; within ±{self.smallest:g} is no difference"
 
@@ -55,6 +64,13 @@ class Between:
             return "supported"
         return "contradicted" if interval.high < self.low or interval.low > self.high else "cannot tell"
 
+    def room(self, value: float) -> float:
+        return min(abs(value - end) for end in (self.low, self.high))
+
+    def otherwise(self, judgement: Judgement) -> str:
+        bounds = f"at most {self.high:.3g}" if math.isinf(self.low) else f"{self.low:.3g} to {self.high:.3g}"
+        return f"an interval that {'leaves' if judgement == 'supported' else 'reaches'} {bounds}"
+
     def __str__(self) -> str:
         if math.isinf(self.low):
             return f"claimed: at most {self.high:.3g}"
@@ -62,7 +78,19 @@ class Between:
 
 
 Values = Mapping[str, Sequence[float]]  # by task, one for each seed
-_Claim = tuple[str, str, Values] | tuple[str, str, Values, Above | Between]  # the claim, what the values are, ...
+_FEWEST = 6  # seeds that can decide anything
+_MANY = 1_000  # seeds that nobody will run
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, and our number for it."""
+
+    text: str  # the paper's, in one sentence
+    what: str  # what the values are
+    values: Values
+    claimed: Above | Between | None = None  # None: as for the method's other claims
+    paper: str = ""  # the paper's own number
 
 
 @dataclass(frozen=True)
@@ -90,6 +118,8 @@ class Ruling:
     primary: bool = False  # else exploratory
     pooled: Decision | None = None  # None if nothing is random
     tasks: Mapping[str, Decision] = field(default_factory=dict)
+    paper: str = ""  # its number
+    otherwise: str = ""  # what would change our mind
 
     @property
     def standing(self) -> str:
@@ -108,33 +138,51 @@ def decide(values: Sequence[float], claimed: Above | Between) -> Decision:
 
 
 def rule(
-    claim: str,
-    what: str,
-    values: Values,
-    claimed: Above | Between,
-    *,
-    method: str = "",
-    primary: bool = False,
-    besides: str = "",
+    claim: Claim, claimed: Above | Between, *, method: str = "", primary: bool = False, besides: str = ""
 ) -> Ruling:
-    """Judge each task, then all of them together. `what`: what the values are; `values`: by task, one for each seed."""
-    by_task = {task: decide(some, claimed) for task, some in values.items()}
-    pooled = decide(pool(values), claimed)
+    """Judge each task, then all of them together. `claimed` holds if the claim has nothing of its own."""
+    claimed = claim.claimed or claimed
+    by_task = {task: decide(some, claimed) for task, some in claim.values.items()}
+    pooled = decide(pool(claim.values), claimed)
     said = "; ".join(f"{task} {decision}" for task, decision in by_task.items()) if len(by_task) > 1 else ""
-    because = f"{what}: {pooled.interval}, p = {pooled.p:.2g} ({claimed})."
+    because = f"{claim.what}: {pooled.interval}, p = {pooled.p:.2g} ({claimed})."
     because += f" By task: {said}." if said else ""
     return Ruling(
-        claim, pooled.judgement, f"{because} {besides}".rstrip(), method, primary, pooled, by_task if said else {}
+        claim.text,
+        pooled.judgement,
+        f"{because} {besides}".rstrip(),
+        method,
+        primary,
+        pooled,
+        by_task if said else {},
+        claim.paper,
+        _otherwise(pooled, claimed),
     )
 
 
-def rules(method: str, claimed: Above | Between, *claims: _Claim, besides: str = "") -> list[Ruling]:
+def _otherwise(decision: Decision, claimed: Above | Between) -> str:
+    """What would change our mind: other values, or more seeds."""
+    interval, judgement = decision.interval, decision.judgement
+    if judgement != "cannot tell":
+        return claimed.otherwise(judgement)
+    if not interval.n:
+        return "seeds that have a value"
+    if interval.n < _FEWEST:
+        return f"{_FEWEST} seeds or more"
+    room = claimed.room(interval.value)
+    needed = math.ceil(interval.n * ((interval.high - interval.low) / 2 / room) ** 2) if room else _MANY
+    return f"about {needed} seeds, if their mean stays" if needed < _MANY else "more seeds than can be run"
+
+
+def rules(
+    method: str, claimed: Above | Between, *claims: Claim, besides: str = "", primary: bool = True
+) -> list[Ruling]:
     """Claims about one method: the first is primary, and has `besides`; `claimed` holds for those without their own."""
-    found: list[Ruling] = []
-    for claim, what, values, *own in claims:
-        more: dict[str, Any] = {} if found else {"primary": True, "besides": besides}
-        found.append(rule(claim, what, values, *(own or [claimed]), method=method, **more))
-    return found
+    first, *others = claims
+    return [
+        rule(first, claimed, method=method, primary=primary, besides=besides),
+        *(rule(one, claimed, method=method) for one in others),
+    ]
 
 
 def pool(values: Values) -> list[float]:
@@ -143,9 +191,10 @@ def pool(values: Values) -> list[float]:
     return [statistics.fmean(seed) for seed in zip(*known, strict=False)] if known else []
 
 
-def settle(claim: str, holds: bool | None, because: str, *, method: str = "") -> Ruling:
+def settle(claim: str, holds: bool | None, because: str, *, method: str = "", paper: str = "") -> Ruling:
     """A claim in which nothing is random: it holds, or it does not, or (None) there is nothing to judge it by."""
-    return Ruling(claim, "cannot tell" if holds is None else "supported" if holds else "contradicted", because, method)
+    judgement: Judgement = "cannot tell" if holds is None else "supported" if holds else "contradicted"
+    return Ruling(claim, judgement, because, method, paper=paper, otherwise="an error in the code")
 
 
 def relative(one: float, other: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Ruling
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 Measured = Mapping[Any, Any]  # what was measured, by key, in the order of the experiment
 Value = TypeVar("Value")
+Variant = Literal["", "connected", "untrimmed", "fixed pairs", "twice the pairs", "two masks"]
+"""What is otherwise in a search:
+
+- connected: the same scores, and of them the edges that lie on paths from the input to the logits;
+- untrimmed: what ACDC keeps at the tau that keeps n edges or a few more, all of it;
+- fixed pairs: all seeds have the same pairs, so that only the order of the search or the first masks differ;
+- twice the pairs: a control for EAP by Ns+Dn, which averages two gradients;
+- two masks: the same for Edge Pruning, the mean of the masks of two trainings by Ns, on fixed pairs.
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -34,13 +43,15 @@ class Search:
     method: str
     seed: int = 0
     directions: tuple[SearchDirection, ...] = DIRECTIONS
+    variant: Variant = ""
 
     @property
-    def about(self) -> tuple[str, str, int]:
-        return self.task, self.method, self.seed
+    def about(self) -> tuple[str, str, int, Variant]:
+        return self.task, self.method, self.seed, self.variant
 
     def __str__(self) -> str:
-        return f"{self.method} {', '.join(self.directions)} on {self.task}, seed {self.seed}"
+        name = f"{self.method} ({self.variant})" if self.variant else self.method
+        return f"{name} {', '.join(self.directions)} on {self.task}, seed {self.seed}"
 
 
 class TaskKey(NamedTuple):

@@ -7,11 +7,12 @@ methods also differ by marker and line style.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES, TASK_NAMES
+from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES, task_name
+from gatewise.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -55,7 +56,7 @@ def by_task_and_method(
     def titled(at: Any, task: str, method: str) -> None:
         fill(at, task, method)
         below = at.get_title()
-        at.set_title(f"{METHOD_NAMES[method]}, {TASK_NAMES[task]}{below and chr(10)}{below}")
+        at.set_title(f"{METHOD_NAMES[method]}, {task_name(task)}{below and chr(10)}{below}")
 
     return filled(tasks, methods, titled, label, **more)
 
@@ -92,6 +93,16 @@ def bars(at: Any, shift: int, values: Sequence[float], errors: Any, **style: Any
     places = [place + 0.27 * (shift - 1) for place in range(len(values))]
     at.bar(places, values, 0.25, yerr=errors, error_kw={"linewidth": 0.8, "capsize": 2}, **style)
     at.grid(axis="x", visible=False)
+
+
+def errors(values: Sequence[float], intervals: Iterable[Interval]) -> list[list[float]]:
+    """Lengths of error bars, downwards and upwards; 0 where an interval is not known."""
+
+    def length(one: float, other: float) -> float:
+        return max(0.0, one - other) if math.isfinite(one - other) else 0.0
+
+    ends = [(length(v, i.low), length(i.high, v)) for v, i in zip(values, intervals, strict=True)]
+    return [[low for low, _ in ends], [high for _, high in ends]]
 
 
 def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:

@@ -10,18 +10,22 @@ from typing import Any
 import torch
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Grouping
+from gatewise.circuits.selection import Selection, select_edges
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.methods import discover
 from gatewise.methods.contract import SearchDirection
 from gatewise.models import load_model
 from gatewise.models.model import Model
-from gatewise.paper.contract import Measurement, Search
-from gatewise.paper.presets import FORGET, Preset
+from gatewise.paper.contract import Measurement, Search, Variant
+from gatewise.paper.presets import FORGET, Preset, plain_task
 from gatewise.paper.unlearning_data import KEEP, unlearning_task
 from gatewise.store import Store
 from gatewise.tasks import Task, task
 from gatewise.tasks.pairs import Pairs
+
+_SECOND_MASK = 1_000  # added to the seed of a mask for the seed of the other one
 
 
 class Lab:
@@ -32,7 +36,7 @@ class Lab:
         self.folder = folder
         self.store = Store(folder / "store")
         self._tasks: dict[str, Task] = {}
-        self._circuits: dict[tuple[str, str, str, int], dict[int, Circuit]] = {}  # read from the store once
+        self._circuits: dict[tuple[str, str, str, int, Variant], dict[int, Circuit]] = {}  # read from the store once
         torch.set_num_threads(preset.threads)
 
     @cached_property
@@ -72,42 +76,54 @@ class Lab:
     ) -> Iterator[Measurement]:
         """A measurement for each of a grid, on circuits of all directions, or (`apart`) one for each direction.
 
-        `more`: tasks, methods and seeds as for `grid`, and the other fields of all keys.
+        `more`: tasks, methods and seeds as for `grid`, and the other fields of all keys: `size` may be a function of
+        the task, `variant` is that of the searches too.
         """
+        variant, size = more.get("variant", ""), more.pop("size", None)
         chosen = {name: more.pop(name) for name in ("tasks", "methods", "seeds") if name in more}
         for name, method, seed in self.grid(**chosen):
             for some in [(one,) for one in directions] if apart else [tuple(directions)]:
-                direction = {"direction": some[0]} if apart else {}
-                about = key(task=name, method=method, seed=seed, **direction, **more)
-                yield Measurement(work, about, (Search(name, method, seed, some),))
+                own: dict[str, Any] = {"direction": some[0]} if apart else {}
+                if size is not None:
+                    own["size"] = size(name) if callable(size) else size
+                about = key(task=name, method=method, seed=seed, **own, **more)
+                yield Measurement(work, about, (Search(name, method, seed, some, variant),))
 
-    def sizes(self, method: str, task: str = "") -> tuple[int, ...]:
+    def sizes(self, method: str, task: str) -> tuple[int, ...]:
         """Numbers of edges of a method's circuits, ascending."""
         return self.preset.sizes_for(method, self.model.graph, task)
 
-    def common_sizes(self, *methods: str) -> list[int]:
+    def common_sizes(self, task: str, *methods: str) -> list[int]:
         """Those that all of these methods have, or all of the preset."""
-        return sorted(set.intersection(*(set(self.sizes(method)) for method in methods or self.preset.methods)))
+        return sorted(set.intersection(*(set(self.sizes(method, task)) for method in methods or self.preset.methods)))
 
-    def judged_sizes(self, experiment: str, *methods: str) -> dict[str, list[int]]:
+    def judged_sizes(self, measure: str, *methods: str) -> dict[str, list[int]]:
         """Sizes that verdicts are about, by task: as far as all of the methods have them."""
-        declared, common = self.preset.judged_sizes.get(experiment, {}), self.common_sizes(*methods)
-        return {task: [size for size in common if size in declared.get(task, common)] for task in self.preset.tasks}
+        declared = self.preset.judged_sizes.get(measure, {})
+        common = {task: self.common_sizes(task, *methods) for task in self.preset.tasks}
+        return {task: [n for n in some if n in declared.get(task, some)] for task, some in common.items()}
 
-    @property
-    def middle_size(self) -> int:
-        """The middle one of the (at most six) largest sizes that all methods have: of the paper's, 1,000."""
-        sizes = self.common_sizes()[-6:]
+    def primary_size(self, measure: str, task: str) -> int:
+        """Where half of the effect is; without a calibration the middle of all sizes, of the paper's 1,000."""
+        declared = self.preset.primary_sizes.get(measure, {}).get(plain_task(task))
+        if declared is not None:
+            return declared
+        sizes = self.common_sizes(task)[-6:]
         if not sizes:
             raise GatewiseError("the methods have no size in common; give sizes that all of them have, with --sizes.")
         return sizes[len(sizes) // 2]
 
+    def gate_size(self, task: str) -> int:
+        """Of the Ns and the Dn circuit that gates are split from."""
+        return self.primary_size("faithfulness", task)
+
     # Pairs
 
-    def pairs(self, task: str, method: str, seed: int = 0) -> Pairs:
-        """What a method searches on; no two seeds share a pair."""
-        size = self.preset.pairs[method]
-        return self._task(task).train[seed * size : (seed + 1) * size]
+    def pairs(self, task: str, method: str, seed: int = 0, variant: Variant = "") -> Pairs:
+        """What a method searches on; no two seeds share a pair, unless that is what is asked for."""
+        size = self.preset.pairs[method] * (2 if variant == "twice the pairs" else 1)
+        place = 0 if variant == "fixed pairs" else seed
+        return self._task(task).train[place * size : (place + 1) * size]
 
     def gate_pairs(self, task: str, seed: int = 0) -> Pairs:
         """What tested gates are found with: no circuit was searched on it, and nothing else is measured on it."""
@@ -137,16 +153,52 @@ class Lab:
     def find(self, search: Search) -> None:
         """Do a search, unless it is in the store."""
         sizes = self.sizes(search.method, search.task)
-        found = self.search(search.task, search.method, search.directions, sizes, search.seed)
-        for direction, circuits in found.items():
-            at = (search.task, search.method, direction, search.seed)
+        for direction, circuits in self._found(search, sizes).items():
+            at = (search.task, search.method, direction, search.seed, search.variant)
             self._circuits[at] = dict(zip(sizes, circuits, strict=True))
 
-    def circuits(self, task: str, method: str, direction: SearchDirection, seed: int = 0) -> dict[int, Circuit]:
-        """Circuits by their number of edges. Searched now, unless they are in the store."""
-        if (task, method, direction, seed) not in self._circuits:
-            self.find(Search(task, method, seed, (direction,)))
-        return self._circuits[task, method, direction, seed]
+    def _found(self, search: Search, sizes: Sequence[int]) -> dict[SearchDirection, list[Circuit]]:
+        """Circuits of all sizes, by direction."""
+        task, method, seed, variant = search.about
+        if variant in ("", "fixed pairs", "twice the pairs"):
+            changes = {"rank_all": True} if task == FORGET and method == "edge-pruning" else {}
+            return self.search(task, method, search.directions, sizes, seed, variant=variant, **changes)
+        found: dict[SearchDirection, list[Circuit]] = {}
+        for direction in search.directions:
+            if variant == "two masks":
+                both = [self.circuits(task, method, direction, s, "fixed pairs") for s in (seed, seed + _SECOND_MASK)]
+                found[direction] = [self._best([one[size] for one in both], size) for size in sizes]
+                continue
+            plain = self.circuits(task, method, direction, seed)
+            found[direction] = [
+                self._best([plain[size]], size, "connected")
+                if variant == "connected"
+                else self._untrimmed(search, direction, plain[size])
+                for size in sizes
+            ]
+        return found
+
+    def _best(self, circuits: Sequence[Circuit], size: int, select: Selection = "top") -> Circuit:
+        """The best edges by the mean of the circuits' scores."""
+        scores = torch.stack([one.scores for one in circuits if one.scores is not None]).mean(dim=0)
+        return Circuit(self.model.graph, select_edges(self.model.graph, scores.abs(), size, select), scores)
+
+    def _untrimmed(self, search: Search, direction: SearchDirection, trimmed: Circuit) -> Circuit:
+        """What the tau of a circuit keeps."""
+        tau = trimmed.provenance["notes"]["tau"]
+        parameters = {**self.preset.parameters.get(search.method, {})}
+        pairs = self.pairs(search.task, search.method, search.seed)
+        more: dict[str, Any] = {"threshold": tau, "seed": search.seed, "store": self.store, **parameters}
+        found: Circuit = discover(self.model, pairs, search.method, direction, **more)
+        return found
+
+    def circuits(
+        self, task: str, method: str, direction: SearchDirection, seed: int = 0, variant: Variant = ""
+    ) -> dict[int, Circuit]:
+        """Circuits by the number of edges that was asked for. Searched now, unless they are in the store."""
+        if (task, method, direction, seed, variant) not in self._circuits:
+            self.find(Search(task, method, seed, (direction,), variant))
+        return self._circuits[task, method, direction, seed, variant]
 
     def search(
         self,
@@ -157,19 +209,20 @@ class Lab:
         seed: int,
         *,
         store: bool = True,
+        variant: Variant = "",
         **changes: Any,
     ) -> dict[SearchDirection, list[Circuit]]:
         """Circuits of any sizes; `changes`: of the preset's parameters."""
         parameters = {**self.preset.parameters.get(method, {}), **changes}
-        pairs, kept = self.pairs(task, method, seed), self.store if store else None
+        pairs, kept = self.pairs(task, method, seed, variant), self.store if store else None
         return discover(
             self.model, pairs, method, direction=directions, edges=sizes, seed=seed, store=kept, **parameters
         )
 
-    def gates(self, task: str, method: str, size: int, seed: int = 0) -> Gates:
+    def gates(self, task: str, method: str, size: int, seed: int = 0, by: Grouping = "port") -> Gates:
         """The plain split of the Ns and Dn circuits of one size."""
         ns, dn = (self.circuits(task, method, direction, seed)[size] for direction in ("ns", "dn"))
-        return split_gates(ns, dn)
+        return split_gates(ns, dn, by=by)
 
     # Measurements
 
@@ -188,5 +241,5 @@ class Lab:
         return [
             circuit.fingerprint
             for direction in search.directions
-            for circuit in self.circuits(search.task, search.method, direction, search.seed).values()
+            for circuit in self.circuits(search.task, search.method, direction, search.seed, search.variant).values()
         ]

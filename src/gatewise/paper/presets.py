@@ -1,7 +1,8 @@
-"""How large: three presets of the same experiments, and what was decided before looking at any result.
+"""How large: presets of the same experiments, and what was decided before looking at any result.
 
-Sizes are shares of the graph that the paper's 100 to 5,000 edges are of GPT-2's 32,491 (0.3 to 15 %), but for
-SmolLM2, whose circuits are complete with far fewer edges: there they are numbers.
+Methods that rank all edges at once are run at the shares of the graph that the paper's 100 to 5,000 edges are of
+GPT-2's 32,491 (0.3 to 15 %), and at the sizes that were chosen by a calibration (`calibration.py`); others at its
+primary sizes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ from typing import Any
 
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
+from gatewise.paper.calibration import MEASURES, Calibration, committed
 
 _PAPER_SIZES = (100, 200, 500, 1_000, 2_000, 5_000)
 _PAPER_EDGES = 32_491
 STAND_IN = "stand-in"
 SAFE_RLHF = "PKU-Alignment/PKU-SafeRLHF"
 FORGET = "forget"  # the task of the pairs to unlearn
+
+
+def plain_task(task: str) -> str:
+    """The name of a task without its options."""
+    return task.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -28,14 +35,15 @@ class Preset:
     model: str
     pairs: Mapping[str, int]  # to search on, by method; every seed has its own
     held_out: int  # to measure on
-    sizes: Mapping[str, Sequence[int]]  # by method; empty: the paper's shares of the graph, and `small_sizes`
     seeds: Mapping[str, int]  # by method; fewer than six decide nothing
     own_seeds: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of some experiments instead, by method
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the methods
-    small_sizes: tuple[int, ...] = ()  # below the paper's shares, where those already break the behaviour wholly
-
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by method, in place of the calibration's
+    curves: tuple[str, ...] = ("eap",)  # methods that have the paper's shares too
     judged_sizes: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
-    """By experiment and task: the sizes that verdicts are about, chosen by a calibration; none: all of them."""
+    """By measure and task: the sizes that verdicts are about, chosen by a calibration; without one all of them."""
+    primary_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By measure and task: the size nearest to half of the effect; where gates are split it is that of faithfulness."""
     smallest: float = 0.05  # differences up to this do not matter: shares, accuracies, KL as a share of its range
     smallest_cost: float = 0.1  # the same for ratios of times
     floor: float = 0.01  # share of the KL between the runs below which what is removed together has no effect
@@ -48,25 +56,30 @@ class Preset:
     dtype: str = "float32"
     threads: int = 1  # of each process; searches run in several processes instead
     forget: str = STAND_IN  # what to unlearn: the stand-in, the dataset PKU-SafeRLHF, or a file
-    few_edges: tuple[int, ...] = (1, 2, 5)  # to remove for unlearning, and the three smallest sizes; empty: all sizes
+    forget_sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50)  # edges to remove for unlearning
+    trunk: float = 0.05  # share of the KL between the runs that an edge has to carry in every task to be of the trunk
     note: str = ""  # what a reader of the results has to know
 
-    def sizes_for(self, method: str, graph: Graph, task: str = "") -> tuple[int, ...]:
+    def sizes_for(self, method: str, graph: Graph, task: str) -> tuple[int, ...]:
         """Ascending."""
+        if task == FORGET:
+            return self.forget_sizes
         if self.sizes.get(method):
-            sizes = set(self.sizes[method])
-        else:
-            shares = (max(2, round(size * graph.n_edges / _PAPER_EDGES)) for size in _PAPER_SIZES)
-            sizes = {*self.small_sizes, *shares}
-        if task == FORGET and self.few_edges:
-            return tuple(sorted({*self.few_edges, *sizes}))[: len(self.few_edges) + 3]
-        return tuple(sorted(sizes))
+            return tuple(sorted(set(self.sizes[method])))
+        plain = plain_task(task)
+        chosen = {sizes[plain] for sizes in self.primary_sizes.values() if plain in sizes}
+        shares = {max(2, round(size * graph.n_edges / _PAPER_EDGES)) for size in _PAPER_SIZES}
+        if method in self.curves:
+            chosen |= shares.union(*(sizes.get(plain, ()) for sizes in self.judged_sizes.values()))
+        return tuple(sorted(chosen or shares))
 
     @property
     def pool(self) -> int:
         """Pairs from which all seeds draw theirs, without overlap; not a matter of which methods are run."""
         every = (self.seeds, *self.own_seeds.values())
-        return max(self.pairs[m] * max(seeds.get(m, 0) for seeds in every) for m in self.pairs)
+        most = {m: max(seeds.get(m, 0) for seeds in every) for m in self.pairs}
+        most["eap"] = max(most["eap"], 2 * self.seeds_for("stability").get("eap", 0))  # its control has twice the pairs
+        return max(self.pairs[m] * most[m] for m in self.pairs)
 
     @property
     def gate_pool(self) -> int:
@@ -77,8 +90,33 @@ class Preset:
         """By method."""
         return self.own_seeds.get(experiment, self.seeds)
 
+    def calibrated(self, found: Calibration) -> Preset:
+        """With the sizes that a calibration chose."""
+        by_measure = {measure: {task: one[measure] for task, one in found["tasks"].items()} for measure in MEASURES}
+        return replace(
+            self,
+            judged_sizes={
+                m: {task: tuple(one["judged"]) for task, one in some.items()} for m, some in by_measure.items()
+            },
+            primary_sizes={m: {task: one["primary"] for task, one in some.items()} for m, some in by_measure.items()},
+        )
+
+    @property
+    def needs_calibration(self) -> bool:
+        return not self.sizes and not self.primary_sizes
+
+    def as_committed(self) -> Preset:
+        """With the sizes that were chosen for its model beforehand, if it has none and there are any."""
+        found = committed(self.model) if self.needs_calibration else None
+        return self if found is None else self.calibrated(found)
+
     def changed(self, **changes: Any) -> Preset:
-        """With some fields replaced; a number for a field by method counts for all methods, one of seeds for all."""
+        """With some fields replaced; a number for a field by method counts for all methods, one of seeds for all.
+
+        Another model, or other sizes, have nothing to do with what was chosen for those of the preset.
+        """
+        if changes.keys() & {"model", "sizes"}:
+            changes = {"judged_sizes": {}, "primary_sizes": {}, **changes}
         if isinstance(changes.get("seeds"), int):
             changes.setdefault("own_seeds", {})
         for name, value in changes.items():
@@ -88,7 +126,7 @@ class Preset:
                 changes[name] = dict.fromkeys(self.pairs, value)
             if name == "sizes" and not isinstance(value, Mapping):
                 changes[name] = dict.fromkeys(self.pairs, tuple(value))
-        return replace(self, **changes)
+        return replace(self, **changes).as_committed()
 
 
 def _each(acdc: Any, eap: Any, edge_pruning: Any) -> dict[str, Any]:
@@ -98,37 +136,59 @@ def _each(acdc: Any, eap: Any, edge_pruning: Any) -> dict[str, Any]:
 QUICK = Preset(
     name="quick",
     model="tiny",
-    pairs=_each(4, 16, 8),
+    pairs=_each(8, 16, 8),
     held_out=64,
-    sizes={},
-    small_sizes=(3, 6),  # with 11 edges, the paper's smallest share, removal is already as bad as the corrupted run
+    gate_pairs=64,  # on single pairs tiny is less sure than larger models
     seeds=_each(6, 20, 6),
     own_seeds={
-        "stability": _each(10, 30, 6),
         "misalignment": _each(1, 6, 1),  # what samples many sets of edges takes long
         "completeness-metrics": _each(6, 6, 6),
         "gate-ablation": _each(6, 6, 6),
         "tested-gates": _each(6, 6, 6),  # in all experiments that have them
         "cost": _each(6, 6, 1),  # Edge Pruning has to train again for it
     },
-    parameters={"acdc": {"tolerance": 3.0}, "edge-pruning": {"steps": 60}},
-)
+    parameters={"edge-pruning": {"steps": 300}},
+).as_committed()
+_LAPTOP: dict[str, Any] = {
+    "pairs": _each(8, 16, 8),
+    "held_out": 32,
+    "sampled_pairs": 8,
+    "sampled_sets": 10,
+    "forget_sizes": (1, 5, 20, 50, 100, 200),
+}
 LAPTOP = Preset(
     name="laptop",
+    model="gemma3-270m",
+    **_LAPTOP,
+    seeds=_each(6, 20, 3),
+    own_seeds={
+        "stability": _each(6, 20, 6),
+        "misalignment": _each(1, 6, 1),
+        "completeness-metrics": _each(1, 6, 1),
+        "gate-ablation": _each(6, 6, 3),
+        "tested-gates": _each(6, 6, 6),
+        "cost": _each(3, 6, 1),
+    },
+    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300, "rank_all": True}},
+    note="Where a method has fewer than six seeds its rows describe and decide nothing.",
+).as_committed()
+SMOLLM2 = Preset(
+    name="smollm2",
     model="smollm2-135m",
-    pairs=_each(4, 8, 4),
-    held_out=16,
-    sizes=_each((20, 100), (5, 20, 50, 100, 200, 500), (20, 50, 100, 200)),
-    seeds=_each(1, 3, 1),
-    own_seeds={"stability": _each(2, 10, 3), "misalignment": _each(1, 1, 1)},
-    parameters={"acdc": {"tolerance": 4.0, "first_threshold": 0.02}, "edge-pruning": {"steps": 60, "rank_all": True}},
-    sampled_pairs=4,
-    sampled_sets=5,
-    note="Edge Pruning trains for 60 steps on 4 pairs here, far too few for a model of this size: over seeds its "
-    "Ns circuits are hardly more alike than random ones, and they do hardly more. Its rows show that the experiment "
-    "runs, not what the method can do, and verdicts over all methods are to be read with that in mind: "
-    "--methods acdc,eap leaves it out, --set edge-pruning.steps=300 gives it time.",
-)
+    **_LAPTOP,
+    seeds=_each(3, 20, 1),
+    own_seeds={
+        "stability": _each(3, 20, 1),
+        "misalignment": _each(1, 6, 1),
+        "completeness-metrics": _each(1, 6, 1),
+        "gate-ablation": _each(3, 6, 1),
+        "tested-gates": _each(6, 6, 6),
+        "cost": _each(1, 6, 1),
+    },
+    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300, "rank_all": True}},
+    note="Gemma-3-270M decides; this model stands beside it. Where a method has fewer than six seeds its rows describe "
+    "and decide nothing.",
+).as_committed()
 PAPER = Preset(
     name="paper",
     model="gpt2",
@@ -138,6 +198,6 @@ PAPER = Preset(
     seeds=_each(6, 20, 6),  # the paper's five could decide nothing
     own_seeds={"stability": _each(30, 30, 30), "misalignment": _each(6, 6, 6), "tested-gates": _each(6, 6, 6)},
     forget=SAFE_RLHF,
-    few_edges=(),
+    forget_sizes=_PAPER_SIZES,
 )
-PRESETS = {preset.name: preset for preset in (QUICK, LAPTOP, PAPER)}
+PRESETS = {preset.name: preset for preset in (QUICK, LAPTOP, SMOLLM2, PAPER)}

@@ -7,6 +7,7 @@ experiments that need it, and no others.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -18,9 +19,11 @@ from typing import Any
 
 from gatewise.circuits.draw import require_matplotlib
 from gatewise.errors import GatewiseError
+from gatewise.files import write_atomically
 from gatewise.methods.contract import SearchDirection
 from gatewise.methods.record import versions
 from gatewise.methods.registry import methods
+from gatewise.paper.calibration import Calibration, calibrate
 from gatewise.paper.contract import Experiment, Measurement, Search
 from gatewise.paper.experiments import EXPERIMENTS
 from gatewise.paper.lab import Lab
@@ -60,24 +63,26 @@ def reproduce(
         preset = PRESETS[preset]
     lab = Lab(preset, Path(out))
     lab.store.check_writable()
+    if preset.needs_calibration:
+        lab = Lab(preset.calibrated(_calibration(lab)), Path(out))
     run = _Run(lab, workers or os.cpu_count() or 1, ray, log)
     wanted, failed = run.wanted(chosen)
-    problems = run.done(wanted)
+    every = run.begin(wanted)
+    shown = command or f"gatewise reproduce {' '.join(names)} --preset {preset.name}"
     finished: list[Finished] = []
-    for experiment in chosen:
-        if experiment.name in failed:
-            continue
+    for experiment in [one for one in chosen if one.name in wanted]:
         started, some = time.monotonic(), wanted[experiment.name]
         try:
-            if problem := next((problems[one] for one in some if one in problems), ""):
-                raise GatewiseError(problem)
-            finished.append(draw_figures(lab.folder, experiment, judged(lab, experiment, some)))
+            problems = run.done(some, every)
+            if problems:
+                raise GatewiseError(next(iter(problems.values())))
+            result = judged(lab, experiment, some)
+            finished.append(draw_figures(lab.folder, experiment, result))
         except GatewiseError as error:
             failed[experiment.name] = str(error)
         ended = "failed" if experiment.name in failed else "done"
         run.say(f"{experiment.name}: {ended} after {_duration(time.monotonic() - started)}")
-    shown = command or f"gatewise reproduce {' '.join(names)} --preset {preset.name}"
-    write_summary(lab.folder, finished, _about(lab, shown), failed)
+        write_summary(lab.folder, finished, _about(lab, shown), failed)  # after each, so that none is lost
     if failed:
         raise GatewiseError(
             f"{len(failed)} of {len(chosen)} experiments failed: "
@@ -87,6 +92,15 @@ def reproduce(
     return lab.folder / "summary.md"
 
 
+def _calibration(lab: Lab) -> Calibration:
+    """Of a model that has none beforehand: made once, and kept with the results."""
+    path = lab.folder / "calibration.json"
+    if not path.is_file():
+        write_atomically(path, (json.dumps(calibrate(lab), indent=1) + "\n").encode())
+    found: Calibration = json.loads(path.read_text())
+    return found
+
+
 def judged(lab: Lab, experiment: Experiment, measurements: Iterable[Measurement]) -> Any:
     """An experiment's result, from measurements that are in the store; what is not there is measured now."""
     return experiment.judge(lab, {one.key: lab.measure(one) for one in measurements})
@@ -94,10 +108,13 @@ def judged(lab: Lab, experiment: Experiment, measurements: Iterable[Measurement]
 
 def merged(searches: Iterable[Search]) -> list[Search]:
     """Every search once, in all directions that anybody needs. The longest kinds first."""
-    directions: dict[tuple[str, str, int], set[str]] = {}
+    directions: dict[Any, set[str]] = {}
     for one in searches:
         directions.setdefault(one.about, set()).update(one.directions)
-    found = [Search(*about, tuple(d for d in DIRECTIONS if d in some)) for about, some in directions.items()]
+    found = [
+        Search(task, method, seed, tuple(d for d in DIRECTIONS if d in some), variant)
+        for (task, method, seed, variant), some in directions.items()
+    ]
     place = {method: i for i, method in enumerate(_SLOWEST_FIRST)}
     return sorted(found, key=lambda one: (place.get(one.method, len(place)), -len(one.directions), one))
 
@@ -140,19 +157,26 @@ class _Run:
                 self.say(f"{experiment.name} cannot run and is left out: {error}")
         return wanted, unready
 
-    def done(self, wanted: Mapping[str, Sequence[Measurement]]) -> dict[Measurement, str]:
-        """Do all searches, then all measurements; those that could not be done, and why."""
+    def begin(self, wanted: Mapping[str, Sequence[Measurement]]) -> dict[Any, Search]:
+        """All searches of all experiments, by what they are about, with a forecast."""
+        searches = merged(search for some in wanted.values() for one in some for search in one.searches)
         lab = self.lab
-        everything = list(dict.fromkeys(one for some in wanted.values() for one in some))
-        searches = merged(search for one in everything for search in one.searches)
         self.say(f"preset {lab.preset.name}: {len(wanted)} experiments, {len(searches)} searches on {lab.model.name}")
         if self.log:
             self.say(_forecast(lab, searches, self.workers))
+        return {search.about: search for search in searches}
+
+    def done(self, measurements: Sequence[Measurement], every: Mapping[Any, Search]) -> dict[Measurement, str]:
+        """Do the searches of an experiment, each in all directions that any needs, then its measurements.
+
+        Those that could not be done, and why.
+        """
+        searches = merged(every[search.about] for one in measurements for search in one.searches)
         failed = {one.about: why for one, why in self._side_by_side(searches, Lab.find, "searches").items()}
         problems = {
-            one: failed[search.about] for one in everything for search in one.searches if search.about in failed
+            one: failed[search.about] for one in measurements for search in one.searches if search.about in failed
         }
-        left = [one for one in everything if one not in problems]
+        left = [one for one in measurements if one not in problems]
         return problems | self._side_by_side(left, Lab.measure, "measurements")
 
     def _side_by_side(
@@ -192,6 +216,8 @@ def _forecast(lab: Lab, searches: Sequence[Search], processes: int) -> str:
 def _kinds(lab: Lab, searches: Iterable[Search]) -> Iterator[tuple[str, str, SearchDirection, int]]:
     """Task, method, direction and size of what a forecast knows. Directions that share work cost what both cost."""
     for search in searches:
+        if search.variant in ("connected", "two masks"):  # read off others
+            continue
         method, task = methods()[search.method], "ioi" if search.task == FORGET else search.task
         sizes, directions = lab.sizes(search.method, search.task), search.directions
         if method.together and len(directions) > 1:
@@ -212,7 +238,10 @@ def _in_lab(task: Any, place: tuple[Callable[[Lab, Any], object], Preset, str]) 
 def _about(lab: Lab, command: str) -> dict[str, Any]:
     return {
         "command": command,
-        "preset": {**asdict(lab.preset), "sizes": {method: list(lab.sizes(method)) for method in lab.preset.methods}},
+        "preset": {
+            **asdict(lab.preset),
+            "sizes": {m: {task: list(lab.sizes(m, task)) for task in lab.preset.tasks} for m in lab.preset.methods},
+        },
         "edges": lab.model.graph.n_edges,
         "weights": lab.model.fingerprint,
         "versions": versions(),

@@ -150,6 +150,8 @@ def _experiment_pieces(done: Finished, preset: str) -> Any:
     for ruling in result.rulings:
         standing = f" ({ruling.standing})" if ruling.standing else ""
         text = f"{ruling.judgement.capitalize()}{standing}: {ruling.claim} {ruling.because}"
+        text += f" The paper: {ruling.paper}." if ruling.paper else ""
+        text += f" What would change our mind: {ruling.otherwise}." if ruling.otherwise else ""
         yield _Piece("verdict", text, _CLASSES[ruling.judgement])
     for table in (*result.tables, *(replace(one, title=f"The paper: {one.title}") for one in result.paper)):
         yield _Piece("table", table)
@@ -175,7 +177,9 @@ def _verdicts(finished: Sequence[Finished]) -> Table:
             ruling.standing,
             ruling.judgement,
             *(ruling.tasks[task].judgement if task in ruling.tasks else "" for task in tasks),
-            ruling.because,
+            "" if ruling.pooled is None else str(ruling.pooled.interval),
+            ruling.paper,
+            ruling.otherwise,
         )
         for name, ruling in rulings
     ]
@@ -186,10 +190,29 @@ def _verdicts(finished: Sequence[Finished]) -> Table:
     primary = [ruling.judgement for _, ruling in rulings if ruling.primary]
     note = (
         f"Of {len(primary)} primary claims: {counted(primary)}. Of all {len(rows)}: "
-        f"{counted([ruling.judgement for _, ruling in rulings])}. By exact sign flips over seeds."
+        f"{counted([ruling.judgement for _, ruling in rulings])}. By exact sign flips over seeds; what each effect is "
+        "stands with its experiment."
     )
-    columns = ("experiment", "the paper's claim", "method", "standing", "verdict", *tasks, "because")
-    return Table("Verdicts", columns, rows, note)
+    columns = ("experiment", "the paper's claim", "method", "standing", "verdict", *tasks)
+    return Table("Verdicts", (*columns, "effect", "the paper", "what would change our mind"), rows, note)
+
+
+def overview(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """For readers with one minute: the primary claims, and what became of them on each model, as Markdown.
+
+    results: what results.json has, by the name of a column. A claim that was judged on no model is left out.
+    """
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    papers: dict[tuple[str, str, str], str] = {}
+    for column, content in results.items():
+        for name, experiment in content["experiments"].items():
+            for one in experiment["verdicts"]:
+                if one["primary"] or not one["standing"]:
+                    at = (name, one["claim"], one["method"])
+                    rows.setdefault(at, {})[column] = one["judgement"]
+                    papers[at] = one["paper"]
+    cells = [(*at, papers[at], *(row.get(column, "not run") for column in results)) for at, row in rows.items()]
+    return _markdown_table(Table("", ("experiment", "claim", "method", "the paper", *results), cells))
 
 
 def _settings(preset: Mapping[str, Any]) -> Table:
@@ -197,7 +220,9 @@ def _settings(preset: Mapping[str, Any]) -> Table:
         (
             method,
             preset["pairs"][method],
-            ", ".join(f"{size:,}" for size in preset["sizes"][method]),
+            "; ".join(
+                f"{task} {', '.join(f'{size:,}' for size in sizes)}" for task, sizes in preset["sizes"][method].items()
+            ),
             preset["seeds"][method],
             ", ".join(f"{name} {seeds[method]}" for name, seeds in preset["own_seeds"].items()),
             ", ".join(f"{key}={value}" for key, value in preset["parameters"].get(method, {}).items()) or "defaults",

@@ -12,7 +12,17 @@ from gatewise.methods.registry import methods
 DIRECTIONS = SEARCH_DIRECTIONS
 DIRECTION_NAMES = {"ns": "Ns", "dn": "Dn", "ns+dn": "Ns+Dn"}
 METHOD_NAMES = {name: method.title for name, method in methods().items()}
-TASK_NAMES = {"ioi": "IOI", "gt": "GT", "sa": "SA"}
+_TASK_NAMES = {
+    "ioi": "IOI",
+    "gt": "GT",
+    "sa": "SA",
+    "gt:margin=probability": "GT by the probability margin",
+    "ioi:corruption=all-names": "IOI, all names replaced",
+}
+
+
+def task_name(task: str) -> str:
+    return _TASK_NAMES.get(task, task)
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

@@ -2,7 +2,8 @@
 
 The gate effect is the change of KL by removing the gate from the full graph; the edge effect is that divided equally
 among its edges. GateEffects of types and methods differ by orders of magnitude, so verdicts compare by factors: the
-difference of two effects as a share of their sum.
+difference of two effects as a share of their sum. Tested gates, of which both groups are removed, stand in the place of
+one more method.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any, NamedTuple
 
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.contribution import gate_contributions
-from gatewise.paper.claims import Above, Between, Ruling, relative, rule, rules
+from gatewise.paper.claims import Above, Between, Claim, Ruling, relative, rule, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise.paper.experiments.floor import floors, runs_to_measure
-from gatewise.paper.figures import Figure, bars, filled, wide_axis
+from gatewise.paper.figures import Figure, bars, errors, filled, wide_axis
 from gatewise.paper.lab import Lab
-from gatewise.paper.words import METHOD_NAMES, TASK_NAMES, seeds_note
+from gatewise.paper.tested import TESTED, by_type, tested_gates, tested_to_measure
+from gatewise.paper.words import METHOD_NAMES, seeds_note, task_name
 from gatewise.statistics import Interval, clustered_ratio
 
 _SIMILAR = 2.0  # the factor within which two effects are similar
@@ -65,7 +67,8 @@ def measure(lab: Lab, key: ContributionKey) -> dict[str, Any]:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield from map(runs_to_measure, lab.preset.tasks)
-    yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.middle_size)
+    yield from tested_to_measure(lab, lab.preset.tasks)
+    yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -73,6 +76,11 @@ def _judge(lab: Lab, measured: Measured) -> Result:
         at: [{kind: [Effect(*gate) for gate in one[kind]] for kind in GATE_TYPES} for one in some]
         for at, some in group(of_kind(measured, ContributionKey), "task", "method").items()
     }
+    for task, tested in tested_gates(measured).items():
+        seeds[task, TESTED] = [
+            {kind: [Effect(g.receiver, g.edges, g.both) for g in some] for kind, some in by_type(one).items()}
+            for one in tested
+        ]
     together = {
         (*at, kind): [effect for one in some for effect in one[kind]]
         for at, some in seeds.items()
@@ -81,8 +89,8 @@ def _judge(lab: Lab, measured: Measured) -> Result:
     means = {name: {at: mean_effect(some, weight) for at, some in together.items()} for name, weight in WEIGHTS.items()}
     rows = [
         (
-            TASK_NAMES[task],
-            METHOD_NAMES[method],
+            task_name(task),
+            METHOD_NAMES.get(method, method),
             kind,
             len(some),
             sum(effect.edges for effect in some),
@@ -107,8 +115,9 @@ def _judge(lab: Lab, measured: Measured) -> Result:
             "logarithmic beyond.": lambda: _figure(lab, means)
         },
         notes=[
-            f"Gates, of one edge or more, are the plain split of Ns and Dn circuits of {lab.middle_size:,} edges "
-            "each. The paper prints no numbers, only a figure, and does not say of how many edges its circuits are.",
+            "Gates, of one edge or more, are the plain split of Ns and Dn circuits of "
+            f"{', '.join(f'{lab.gate_size(task):,} edges on {task_name(task)}' for task in lab.preset.tasks)}. "
+            "The paper prints no numbers, only a figure, and does not say of how many edges its circuits are.",
             "An ADDER edge is one that both directions rank among their strongest, so part of a larger effect is there "
             "by selection.",
             f"In verdicts a seed has no value where all gates of the compared types, removed together, change less "
@@ -142,12 +151,12 @@ def _rulings(
     claimed, similar = Above(lab.preset.smallest), (_SIMILAR - 1) / (_SIMILAR + 1)
     what = "as a share of their sum"
     rulings: list[Ruling] = []
-    for method in methods:
-        claims: list[Any] = []
+    for method in (*methods, TESTED):
+        claims: list[Claim] = []
         for name, weight in WEIGHTS.items():
             largest, alike = (
                 {
-                    TASK_NAMES[task]: [
+                    task_name(task): [
                         compared(seed[kind], [seed[other] for other in others], weight, floor[task])
                         for seed in seeds[task, method]
                     ]
@@ -156,36 +165,36 @@ def _rulings(
                 for kind, others in _COMPARISONS
             )
             claims += [
-                (
+                Claim(
                     f"ADDER gates have the largest {name} effect.",
                     f"mean {name} effect of ADDER less the larger of AND and OR, {what}",
                     largest,
+                    paper="a figure",
                 ),
-                (
+                Claim(
                     f"AND and OR gates have similar {name} effects.",
                     f"mean {name} effect of AND less that of OR, {what}; a factor of {_SIMILAR:g} is {similar:.2f}",
                     alike,
                     Between(-similar, similar),
+                    paper="a figure",
                 ),
             ]
-        rulings += rules(METHOD_NAMES[method], claimed, *claims)
+        rulings += rules(METHOD_NAMES.get(method, method), claimed, *claims)
     for method in [m for m in methods if m != "acdc" and "acdc" in methods]:
         values = {
-            TASK_NAMES[task]: [
+            task_name(task): [
                 compared(_all(mine), [_all(acdc)], WEIGHTS["gate"], floor[task])
                 for mine, acdc in zip(seeds[task, method], seeds[task, "acdc"], strict=False)
             ]
             for task in tasks
         }
-        rulings.append(
-            rule(
-                f"Gate and edge effects are higher with {METHOD_NAMES[method]} than with ACDC.",
-                f"mean gate effect over all types less that with ACDC, {what}",
-                values,
-                claimed,
-                method=f"{METHOD_NAMES[method]}, ACDC",
-            )
+        claim = Claim(
+            f"Gate and edge effects are higher with {METHOD_NAMES[method]} than with ACDC.",
+            f"mean gate effect over all types less that with ACDC, {what}",
+            values,
+            paper="a figure",
         )
+        rulings.append(rule(claim, claimed, method=f"{METHOD_NAMES[method]}, ACDC"))
     return rulings
 
 
@@ -194,22 +203,18 @@ def _all(effects: GateEffects) -> list[Effect]:
 
 
 def _figure(lab: Lab, means: Mapping[str, Mapping[tuple[str, str, GateType], Interval]]) -> Figure:
-    methods = lab.preset.methods
+    methods = (*lab.preset.methods, TESTED)
 
     def fill(at: Any, name: str, task: str) -> None:
         for shift, kind in enumerate(GATE_TYPES):
             some = [means[name][task, method, kind] for method in methods]
-            errors = [
-                [0 if math.isnan(one.low) else max(0, one.value - one.low) for one in some],
-                [0 if math.isnan(one.high) else max(0, one.high - one.value) for one in some],
-            ]
             values = [0 if math.isnan(one.value) else one.value for one in some]
-            bars(at, shift, values, errors, color=GATE_COLOURS[kind], label=kind)
+            bars(at, shift, values, errors(values, some), color=GATE_COLOURS[kind], label=kind)
         known = [abs(i.value) for (t, _, _), i in means[name].items() if t == task and not math.isnan(i.value)]
         wide_axis(at, max(1e-9, 1e-5 * max(known, default=1.0)))  # types differ by orders of magnitude
         at.axhline(0, color="black", linewidth=0.5)
-        at.set_xticks(range(len(methods)), [METHOD_NAMES[method] for method in methods])
-        at.set_title(f"{name} effect, {TASK_NAMES[task]}")
+        at.set_xticks(range(len(methods)), [METHOD_NAMES.get(method, "tested") for method in methods])
+        at.set_title(f"{name} effect, {task_name(task)}")
 
     return filled(list(means), lab.preset.tasks, fill, "change of KL", width=3.2, height=2.5)
 

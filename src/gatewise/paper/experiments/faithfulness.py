@@ -4,40 +4,62 @@ from __future__ import annotations
 
 import statistics
 
-from gatewise.paper.claims import Above, Between, Ruling, rules
+from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Result
-from gatewise.paper.experiments.curves import FAITHFULNESS, Curves, figure, read, tables, to_measure
-from gatewise.paper.figures import Figure, direction_style, panels, size_axis
+from gatewise.paper.experiments.curves import (
+    ACCURACIES,
+    FAITHFULNESS,
+    Curves,
+    all_to_measure,
+    edges_table,
+    figure,
+    read,
+    rulings_beside,
+    tables,
+)
+from gatewise.paper.figures import BASELINE_COLOUR, Figure, direction_style, panels, size_axis
 from gatewise.paper.lab import Lab
-from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, TASK_NAMES
+from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, task_name
+
+_NAME = "faithfulness"
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
-    kl, accuracy = read(lab, measured, FAITHFULNESS)
-    task = lab.preset.tasks[0]
+    part, divergence = FAITHFULNESS
+    kl = read(lab, measured, part, divergence)
+    accuracy = {name: read(lab, measured, part, name) for name in ACCURACIES}
+    top, task, kept = accuracy["top_accuracy"], lab.preset.tasks[0], edges_table(lab, measured)
     return Result(
         tables=[
             *tables(lab, kl, "KL(G || C), low is faithful"),
-            *tables(lab, accuracy, "accuracy of C, high is faithful"),
+            *(t for name, said in ACCURACIES.items() for t in tables(lab, accuracy[name], f"accuracy of C, {said}")),
+            *([kept] if kept else []),
         ],
         rulings=[ruling for method in lab.preset.methods for ruling in _rulings(lab, kl, method)],
         figures={
-            f"Faithfulness on {TASK_NAMES[task]}, mean of the methods (figfaithfulnessaverage)": lambda: _average(
-                lab, task, {"KL(G || C)": kl, "accuracy of C": accuracy}
+            f"Faithfulness on {task_name(task)}, mean of the methods (figfaithfulnessaverage)": lambda: _average(
+                lab, task, {"KL(G || C)": kl, "accuracy of C": top}
             ),
-            "Faithfulness: KL(G || C) over circuit size. Low is faithful.": figure(lab, kl, "KL(G || C)"),
-            "Faithfulness: accuracy of the circuit over circuit size.": figure(lab, accuracy, "accuracy of C"),
+            "Faithfulness: KL(G || C) over circuit size, with 95 % intervals over seeds. Low is faithful.": figure(
+                lab, kl, "KL(G || C)"
+            ),
+            "Faithfulness: accuracy of the circuit (the most probable token of all is right) over circuit "
+            "size.": figure(lab, top, "accuracy of C"),
         },
-        notes=["The paper prints no numbers for faithfulness, only figures."],
+        notes=[
+            "The paper prints no numbers for faithfulness, only figures.",
+            "Verdicts are about the sizes that the calibration chose for faithfulness.",
+        ],
     )
 
 
 def _rulings(lab: Lab, kl: Curves, method: str) -> list[Ruling]:
-    smallest, sizes = lab.preset.smallest, lab.judged_sizes("faithfulness", method)
-    less_faithful = (
+    smallest, sizes = lab.preset.smallest, lab.judged_sizes(_NAME, method)
+    less_faithful = Claim(
         "Dn circuits are less faithful than Ns circuits.",
         "KL(G || C) of Dn less that of Ns, as a share of the range",
         kl.differences("dn", "ns", method, sizes, share=True),
+        paper="a figure",
     )
     claim, claimed = (
         ("With EAP, Ns is clearly less faithful than Ns+Dn.", Above(smallest))
@@ -45,17 +67,26 @@ def _rulings(lab: Lab, kl: Curves, method: str) -> list[Ruling]:
         else ("With ACDC and Edge Pruning, Ns+Dn is about as faithful as Ns.", Between(-smallest, smallest))
     )
     what = "KL(G || C) of Ns less that of Ns+Dn, as a share of the range"
-    against_both = (claim, what, kl.differences("ns", "ns+dn", method, sizes, share=True), claimed)
-    return rules(METHOD_NAMES[method], Above(smallest), less_faithful, against_both)
+    values = kl.differences("ns", "ns+dn", method, sizes, share=True)
+    against_both = Claim(claim, what, values, claimed, paper="a figure")
+    return [
+        *rules(METHOD_NAMES[method], Above(smallest), less_faithful, against_both),
+        *rulings_beside(lab, kl, method, _NAME, less_faithful, ("dn", "ns")),
+        *rulings_beside(lab, kl, method, _NAME, against_both, ("ns", "ns+dn")),
+    ]
 
 
 def _average(lab: Lab, task: str, curves: dict[str, Curves]) -> Figure:
-    sizes, methods = lab.common_sizes(), lab.preset.methods
+    sizes, methods = lab.common_sizes(task), lab.preset.methods
     drawn, axes = panels(1, 2)
     for at, (label, curve) in zip(axes[0], curves.items(), strict=True):
         for d in DIRECTIONS:
-            means = [statistics.fmean(statistics.fmean(curve.values[task, m, d, n]) for m in methods) for n in sizes]
+            means = [
+                statistics.fmean(statistics.fmean(curve.values[task, m, d, "", n]) for m in methods) for n in sizes
+            ]
             at.plot(sizes, means, **direction_style(d))
+        for end, name, style in zip(curve.ends[task], ("whole model", "empty circuit"), "-:", strict=True):
+            at.axhline(end, color=BASELINE_COLOUR, linewidth=0.8, linestyle=style, label=name)
         size_axis(at, sizes)
         at.set_ylabel(label)
     axes[0][0].legend()
@@ -63,10 +94,10 @@ def _average(lab: Lab, task: str, curves: dict[str, Curves]) -> Figure:
 
 
 EXPERIMENT = Experiment(
-    name="faithfulness",
+    name=_NAME,
     title="Faithfulness",
     claim="Ns+Dn circuits are about as faithful as Ns circuits, and both more than Dn circuits.",
     labels=("figfaithfulnessaverage", "figfaithfulness"),
-    measurements=to_measure,
+    measurements=all_to_measure,
     judge=_judge,
 )

@@ -4,13 +4,19 @@ One Ns circuit of the middle size stays, and is split against Dn circuits of 0.6
 is run in both readings of `gatewise.logic.alignment`: "sound", within everything that either circuit has, and "alone",
 the AND (or OR) circuit by itself, as printed. Dn circuits of such close sizes come from one search for all of them: EAP
 ranks edges once anyway, Edge Pruning with `rank_all`, and ACDC starts at the tau of the Dn circuit of equal size.
+
+Beside the score stands a test of the labels: what each edge takes away at its receiver and what it brings alone give an
+exact gate index, 1 for AND and -1 for OR (`docs/gates.md`). The better two circuits fit, the farther are their AND
+edges above their OR edges.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -24,13 +30,15 @@ from gatewise.logic.alignment import (
     Sampling,
     misalignment_curve,
 )
-from gatewise.paper.claims import Above, Between, Ruling, rules
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, by_size, group
+from gatewise.logic.telescoping import edge_indices
+from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, by_size, group, of_kind
+from gatewise.paper.experiments.floor import floors, runs_to_measure
 from gatewise.paper.experiments.venn import draw_venn
 from gatewise.paper.figures import BASELINE_COLOUR, MARKERS, METHOD_COLOURS, Figure, filled, wide_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.published import RATIOS
-from gatewise.paper.words import METHOD_NAMES, TASK_NAMES
+from gatewise.paper.words import METHOD_NAMES, mean_and_deviation, task_name
 from gatewise.statistics import rank_correlation
 
 _SCALES = tuple(round(0.6 + 0.1 * i, 1) for i in range(9))  # the paper's 60 to 140 for 100
@@ -75,7 +83,18 @@ def measure(lab: Lab, key: MisalignmentKey) -> dict[str, Any]:
     }
     equal = min(dns, key=lambda dn: abs(len(dn) - len(ns)))
     three = dict.fromkeys((dns[0], equal, dns[-1]))
-    return {"curves": curves, "splits": [[len(ns), len(dn), len(ns & dn)] for dn in three]}
+    splits = [[len(ns), len(dn), len(ns & dn)] for dn in three]
+    return {"curves": curves, "splits": splits, "indices": index_gaps(lab, key, ns, dns)}
+
+
+def index_gaps(lab: Lab, key: MisalignmentKey, ns: Circuit, dns: Sequence[Circuit]) -> list[float | None]:
+    """For each Dn circuit, the mean gate index of AND edges less that of OR edges; None without edges of both."""
+    every = reduce(operator.or_, dns, ns)
+    exact = edge_indices(lab.model, lab.gate_pairs(key.task, key.seed), every)
+    gamma = torch.full((lab.model.graph.n_edges,), math.nan, dtype=torch.float64)
+    gamma[list(exact.edges)] = exact.gamma(0.0)
+    gaps = [float(gamma[(ns - dn).mask].nanmean() - gamma[(dn - ns).mask].nanmean()) for dn in dns]
+    return [None if math.isnan(gap) else gap for gap in gaps]
 
 
 def plain(curve: MisalignmentCurve) -> Curve:
@@ -97,25 +116,30 @@ def _value(score: MisalignmentScore) -> list[float] | None:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     preset = lab.preset
-    more: dict[str, Any] = {"size": lab.middle_size, "pairs": preset.sampled_pairs, "sets": preset.sampled_sets}
-    return lab.cells(measure, MisalignmentKey, ("ns", "dn"), seeds=preset.seeds_for("misalignment"), **more)
+    more: dict[str, Any] = {"size": lab.gate_size, "pairs": preset.sampled_pairs, "sets": preset.sampled_sets}
+    yield from map(runs_to_measure, preset.tasks)
+    yield from lab.cells(measure, MisalignmentKey, ("ns", "dn"), seeds=preset.seeds_for("misalignment"), **more)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
+    floor, measured = floors(lab, measured), of_kind(measured, MisalignmentKey)
     first = {key: found for key, found in measured.items() if key.seed == 0}
     task = lab.preset.tasks[0]
     venns = {key.method: found["splits"] for key, found in first.items() if key.task == task}
     curves = {(key.task, key.method): found["curves"] for key, found in first.items()}
-    size = lab.middle_size
     return Result(
-        tables=[_ratios(lab, curves), *(_scores(lab, curves, name) for name in lab.preset.tasks)],
-        rulings=[ruling for method in lab.preset.methods for ruling in _rulings(lab, measured, method)],
+        tables=[
+            _ratios(lab, curves),
+            *(_scores(lab, curves, name) for name in lab.preset.tasks),
+            _index_table(lab, measured),
+        ],
+        rulings=[ruling for method in lab.preset.methods for ruling in _rulings(lab, measured, method, floor)],
         paper=(RATIOS,),
         figures={
-            f"Misalignment scores of a Ns circuit of {size:,} edges with Dn circuits of 0.6 to 1.4 times as many "
+            "Misalignment scores of a Ns circuit with Dn circuits of 0.6 to 1.4 times as many edges "
             "(figmisalignmentscore), in the sound circuit; OR without its offset of 1.5. Bars are standard errors over "
             "samples of K.": lambda: _figure(lab, {at: found["sound"] for at, found in curves.items()}),
-            f"Edges of real Ns and Dn circuits, {TASK_NAMES[task]} (figvennintersection); areas are in proportion to "
+            f"Edges of real Ns and Dn circuits, {task_name(task)} (figvennintersection); areas are in proportion to "
             "numbers of edges.": lambda: draw_venn(venns),
         },
         notes=[
@@ -135,16 +159,36 @@ def _ratios(lab: Lab, curves: dict[tuple[str, str], dict[str, Curve]]) -> Table:
     tasks = lab.preset.tasks
     return Table(
         "Best |Ns| : |Dn|",
-        ("method", "context", *(TASK_NAMES[task] for task in tasks)),
+        ("method", "context", *(task_name(task) for task in tasks)),
         [
             [METHOD_NAMES[method], context, *(_ratio_in_words(curves[task, method][context]) for task in tasks)]
             for context in CONTEXTS
             for method in lab.preset.methods
         ],
-        f"By the smallest sum of both scores; Ns has {lab.middle_size:,} edges, seed 0. In brackets: how many of the "
+        f"By the smallest sum of both scores; Ns has {_edges(lab)} edges, seed 0. In brackets: how many of the "
         "other sizes are as good within two standard errors (over samples of K). Of equal sums, the one nearest to "
         "1 : 1.",
     )
+
+
+def _edges(lab: Lab) -> str:
+    return ", ".join(f"{lab.gate_size(task):,} ({task_name(task)})" for task in lab.preset.tasks)
+
+
+def _index_table(lab: Lab, measured: Measured) -> Table:
+    columns: dict[str, dict[int, str]] = {}
+    for (task, method), some in group(measured, "task", "method").items():
+        for place, scale in enumerate(_SCALES):
+            known = [one["indices"][place] for one in some if place < len(one["indices"])]
+            values = [value for value in known if value is not None]
+            if values:
+                name = f"{METHOD_NAMES[method]}, {task_name(task)}"
+                columns.setdefault(name, {})[round(100 * scale)] = mean_and_deviation(values)
+    note = (
+        f"Mean ± deviation over seeds; {lab.preset.gate_pairs} pairs of their own for each. Ns has {_edges(lab)} edges."
+    )
+    title = "Mean exact gate index of AND edges less that of OR edges, by the size of Dn"
+    return by_size(title, columns, note, first="edges of Dn, % of Ns")
 
 
 def _ratio_in_words(curve: Curve) -> str | None:
@@ -164,10 +208,9 @@ def _scores(lab: Lab, curves: dict[tuple[str, str], dict[str, Curve]], task: str
         for method, curve in sound.items()
         for kind in MISALIGNED_TYPES
     }
-    note = (
-        f"Ns has {lab.middle_size:,} edges, seed 0. ± is the standard error over samples of K. OR has the offset 1.5."
-    )
-    return by_size(f"{TASK_NAMES[task]}: misalignment scores in the sound circuit", columns, note, first="edges of Dn")
+    edges = f"Ns has {lab.gate_size(task):,} edges, seed 0."
+    note = f"{edges} ± is the standard error over samples of K. OR has the offset 1.5."
+    return by_size(f"{task_name(task)}: misalignment scores in the sound circuit", columns, note, first="edges of Dn")
 
 
 def slope(curve: Curve, kind: str) -> float:
@@ -179,41 +222,79 @@ def slope(curve: Curve, kind: str) -> float:
     return rank_correlation(sizes, scores)
 
 
-def best_ratio(curve: Curve) -> float:
-    """NaN without scores, or if half of all sizes are as good as the best: then it does not say which ratio is best."""
-    if curve["best"] is None:
+def best_ratio(curve: Curve, floor: float = 0.0) -> float:
+    """NaN if a curve does not say which ratio is best.
+
+    Without scores, if half of all sizes are as good as the best, or if all sums are within the floor.
+    """
+    known = [(a[0], b[0]) for a, b in zip(curve["AND"], curve["OR"], strict=True) if a is not None and b is not None]
+    sums = [a + b for a, b in known]
+    if curve["best"] is None or (floor and max(sums) - min(sums) < floor):
         return math.nan
     ratio, rivals = curve["best"]
     return float(ratio) if rivals < _TOLD * max(1, len(curve["sizes"]) - 1) else math.nan
 
 
-def _rulings(lab: Lab, measured: Measured, method: str) -> list[Ruling]:
+def best_by_index(sizes: Sequence[int], gaps: Sequence[float | None], ns: int) -> float:
+    """Ns to Dn where AND edges are farthest above OR edges; NaN if there are none of both."""
+    known = {size: gap for size, gap in zip(sizes, gaps, strict=True) if gap is not None}
+    return ns / max(known, key=known.__getitem__) if known else math.nan
+
+
+def _rulings(lab: Lab, measured: Measured, method: str, floor: Mapping[str, float]) -> list[Ruling]:
+    mine = {task: some for (task, of), some in group(measured, "task", "method").items() if of == method}
     seeds: dict[str, list[Curve]] = {
-        TASK_NAMES[task]: [found["curves"]["sound"] for found in some]
-        for (task, of), some in group(measured, "task", "method").items()
-        if of == method
+        task_name(task): [found["curves"]["sound"] for found in some] for task, some in mine.items()
     }
-    told = [best_ratio(curve) for some in seeds.values() for curve in some]
+    ratios = {
+        task_name(task): [best_ratio(found["curves"]["sound"], floor[task]) for found in some]
+        for task, some in mine.items()
+    }
+    told = [ratio for some in ratios.values() for ratio in some]
     known = [ratio for ratio in told if not math.isnan(ratio)]
     median = f"; the median best ratio is {statistics.median(known):.2f} : 1" if known else ""
     return rules(
         METHOD_NAMES[method],
         Above(lab.preset.smallest),
-        (
+        Claim(
             "The best ratio of Ns to Dn edges is about 1 : 1, slightly above.",
             "best ratio",
-            {task: list(map(best_ratio, some)) for task, some in seeds.items()},
+            ratios,
             Between(*_NEAR),
+            paper="1.03 to 1.12",
         ),
-        (
+        Claim(
             "The misalignment of AND is high if the Dn circuit is much smaller, and falls as it grows.",
             "minus the rank correlation of score and size of Dn",
             {task: [-slope(curve, "AND") for curve in some] for task, some in seeds.items()},
+            paper="a figure",
         ),
-        (
+        Claim(
             "The misalignment of OR rises as the Dn circuit grows beyond the Ns circuit.",
             "rank correlation of score and size of Dn",
             {task: [slope(curve, "OR") for curve in some] for task, some in seeds.items()},
+            paper="a figure",
+        ),
+        Claim(
+            "By test, too, Ns and Dn fit best at about 1 : 1.",
+            "ratio at which the exact gate index of AND edges is farthest above that of OR edges",
+            {
+                task_name(task): [
+                    best_by_index(one["curves"]["sound"]["sizes"], one["indices"], lab.gate_size(task)) for one in some
+                ]
+                for task, some in mine.items()
+            },
+            Between(*_NEAR),
+        ),
+        Claim(
+            "AND edges have a larger gate index at their receivers than OR edges (implied: labels are about gates).",
+            "mean exact gate index of AND edges less that of OR edges, mean over sizes of Dn",
+            {
+                task_name(task): [
+                    statistics.fmean([gap for gap in one["indices"] if gap is not None] or [math.nan]) for one in some
+                ]
+                for task, some in mine.items()
+            },
         ),
         besides="The sum of both scores tells sizes apart (fewer than half of them within two standard errors of the "
         f"best) for {len(known)} of {len(told)} curves{median}.",
@@ -236,8 +317,8 @@ def _figure(lab: Lab, curves: dict[tuple[str, str], Curve]) -> Figure:
         at.set_xlim(0.97 * min(every), 1.03 * max(every))
         if largest and max(largest) > 10 * min(largest):  # so that the smallest curves can be seen too
             wide_axis(at, max(1e-3 * max(largest), min(largest)))
-        at.axvline(lab.middle_size, color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="edges of Ns")
-        at.set_title(f"{kind}, {TASK_NAMES[task]}")
+        at.axvline(lab.gate_size(task), color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="edges of Ns")
+        at.set_title(f"{kind}, {task_name(task)}")
         at.set_xlabel("edges of Dn")
 
     return filled(lab.preset.tasks, MISALIGNED_TYPES, fill, "misalignment", width=3.8, height=2.4)

@@ -2,24 +2,25 @@
 
 An edge of the Ns+Dn circuit is AND if only the Ns circuit of the same size has it, OR if only the Dn circuit, ADDER if
 both, and outside if neither has. The union of the Ns and the Dn circuit says nothing about AND against OR: if both
-have n edges, as many are in the one alone as in the other alone.
+have n edges, as many are in the one alone as in the other alone. Beside it: of which types tested gates are.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES
 from gatewise.logic.gates import Gates
-from gatewise.paper.claims import Above, Between, Ruling, rules
-from gatewise.paper.contract import Experiment, Measured, Result, SeedKey, Table, group
+from gatewise.paper.claims import Above, Between, Claim, Ruling, rule, rules
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, SeedKey, Table, group, of_kind
 from gatewise.paper.figures import Figure, by_task_and_method, legend_below
 from gatewise.paper.lab import Lab
-from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, TASK_NAMES, mean_and_deviation, seeds_note
+from gatewise.paper.tested import MIXED, TESTED, TestedGate, by_type, tested_gates, tested_to_measure
+from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, mean_and_deviation, seeds_note, task_name
 
 KINDS = (*GATE_TYPES, "outside")
 _COLOURS = {**GATE_COLOURS, "outside": "#CCCCCC"}
@@ -45,24 +46,44 @@ def shares(joint: Circuit, gates: Gates) -> dict[str, float]:
 def measure(lab: Lab, key: SeedKey) -> list[dict[str, float]]:
     """Shares for each size."""
     joint = lab.circuits(key.task, key.method, "ns+dn", key.seed)
-    return [shares(joint[size], lab.gates(key.task, key.method, size, key.seed)) for size in lab.sizes(key.method)]
+    sizes = lab.sizes(key.method, key.task)
+    return [shares(joint[size], lab.gates(key.task, key.method, size, key.seed)) for size in sizes]
+
+
+def tested_shares(gates: Sequence[TestedGate]) -> dict[str, float]:
+    """Of which types gates are; those of mixed ways of acting stand outside."""
+    total = max(1, len(gates))
+    found: dict[str, float] = {kind: len(some) / total for kind, some in by_type(gates).items()}
+    return {**found, "outside": sum(gate.type == MIXED for gate in gates) / total}
+
+
+def _measurements(lab: Lab) -> Iterator[Measurement]:
+    yield from tested_to_measure(lab, lab.preset.tasks)
+    yield from lab.cells(measure, SeedKey, DIRECTIONS)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
-    seeds: dict[tuple[str, str], list[list[Shares]]] = group(measured, "task", "method")
+    seeds: dict[tuple[str, str], list[list[Shares]]] = group(of_kind(measured, SeedKey), "task", "method")
+    tested = tested_gates(measured)
     note = (
         "Shares of the Ns+Dn circuit's edges, mean ± deviation over seeds "
         f"({seeds_note(lab.preset.seeds, lab.preset.methods)})."
     )
     rows: dict[str, list[list[str | int]]] = {}
     for (task, method), found in seeds.items():
-        for size, some in zip(lab.sizes(method), zip(*found, strict=True), strict=True):
+        for size, some in zip(lab.sizes(method, task), zip(*found, strict=True), strict=True):
             cells = [mean_and_deviation([one[kind] for one in some]) for kind in KINDS]
             rows.setdefault(task, []).append([METHOD_NAMES[method], size, *cells])
     columns = ("method", "edges", *GATE_TYPES, "in neither circuit")
     return Result(
-        [Table(f"{TASK_NAMES[task]}: what the Ns+Dn circuit is made of", columns, rows[task], note) for task in rows],
-        _rulings(lab, seeds),
+        [
+            *(
+                Table(f"{task_name(task)}: what the Ns+Dn circuit is made of", columns, rows[task], note)
+                for task in rows
+            ),
+            _tested_table(lab, tested),
+        ],
+        [*_rulings(lab, seeds), _tested_ruling(tested)],
         figures={
             "Proportion of AND, OR and ADDER edges in the Ns+Dn circuit; grey: in neither the Ns nor the Dn circuit. "
             "From the inner to the outer ring, the sizes under each title.": lambda: _figure(lab, seeds)
@@ -73,6 +94,29 @@ def _judge(lab: Lab, measured: Measured) -> Result:
             "circuit, searched by itself, can have fewer OR edges; so that is what is shown here.",
         ],
     )
+
+
+def _tested_table(lab: Lab, tested: Mapping[str, Sequence[Sequence[TestedGate]]]) -> Table:
+    rows = []
+    for task, seeds in tested.items():
+        some = [tested_shares(gates) for gates in seeds if gates]
+        cells = [mean_and_deviation([one[kind] for one in some]) for kind in KINDS]
+        rows.append([task_name(task), mean_and_deviation([len(gates) for gates in seeds]), *cells])
+    note = f"Mean ± deviation over {len(next(iter(tested.values())))} seeds, {lab.preset.gate_pairs} pairs each."
+    return Table("Types of tested gates", ("task", "gates that stand", *GATE_TYPES, MIXED), rows, note)
+
+
+def _tested_ruling(tested: Mapping[str, Sequence[Sequence[TestedGate]]]) -> Ruling:
+    claim = Claim(
+        "The three types are about equally frequent.",
+        "distance from equal thirds of the gates whose groups act alike",
+        {
+            task_name(task): [unequal(tested_shares(gates)) if gates else math.nan for gates in seeds]
+            for task, seeds in tested.items()
+        },
+        paper="a figure",
+    )
+    return rule(claim, Between(0, _EQUAL), method=TESTED, primary=True)
 
 
 def unequal(some: Shares) -> float:
@@ -91,7 +135,7 @@ def _rulings(lab: Lab, seeds: Mapping[tuple[str, str], Sequence[Sequence[Shares]
 
     def by_seed(method: str, value: Callable[[Shares], float]) -> dict[str, list[float]]:
         return {
-            TASK_NAMES[task]: [statistics.fmean(map(value, seed)) for seed in some]
+            task_name(task): [statistics.fmean(map(value, seed)) for seed in some]
             for (task, of), some in seeds.items()
             if of == method
         }
@@ -99,14 +143,13 @@ def _rulings(lab: Lab, seeds: Mapping[tuple[str, str], Sequence[Sequence[Shares]
     rulings: list[Ruling] = []
     for method in lab.preset.methods:
         name = METHOD_NAMES[method]
-        first: tuple[str, str, dict[str, list[float]], Above | Between]
         if method == "acdc":
             claim, what = "With ACDC the three types have nearly equal numbers of edges.", "distance from equal thirds"
-            first = (claim, what, by_seed(method, unequal), Between(0, _EQUAL))
+            first = Claim(claim, what, by_seed(method, unequal), Between(0, _EQUAL), "a figure")
         else:
             claim, what = f"With {name} OR edges are the fewest by far.", "the smaller share of AND and ADDER less OR's"
-            first = (claim, what, by_seed(method, fewest_or), Above(smallest))
-        outside = (
+            first = Claim(claim, what, by_seed(method, fewest_or), Above(smallest), "a figure")
+        outside = Claim(
             "The Ns+Dn circuit consists of AND, OR and ADDER edges (implied: every edge of it is found by Ns or Dn).",
             "share of its edges that are in neither circuit of the same size",
             by_seed(method, lambda some: some["outside"]),
@@ -119,9 +162,9 @@ def _figure(lab: Lab, seeds: Mapping[tuple[str, str], Sequence[Sequence[Shares]]
     from matplotlib.patches import Patch
 
     def fill(at: Any, task: str, method: str) -> None:
-        sizes = ring_sizes(lab.sizes(method))
+        sizes = ring_sizes(lab.sizes(method, task))
         for place, size in enumerate(sizes):
-            some = [seed[lab.sizes(method).index(size)] for seed in seeds[task, method]]
+            some = [seed[lab.sizes(method, task).index(size)] for seed in seeds[task, method]]
             at.pie(
                 [statistics.fmean(one[kind] for one in some) for kind in KINDS],
                 radius=0.4 + 0.6 * (place + 1) / len(sizes),
@@ -143,6 +186,6 @@ EXPERIMENT = Experiment(
     claim="with ACDC the three types have nearly the same number of edges; with EAP and Edge Pruning there are far "
     "fewer OR edges.",
     labels=("figproportion",),
-    measurements=lambda lab: lab.cells(measure, SeedKey, DIRECTIONS),
+    measurements=_measurements,
     judge=_judge,
 )

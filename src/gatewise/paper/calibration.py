@@ -1,0 +1,76 @@
+"""Which sizes verdicts are about: chosen by EAP on pairs of a seed of its own, before any experiment is run.
+
+A size says something where a circuit of that many edges neither does nothing nor everything: where the mean of EAP's
+Ns and Dn circuits lies between 10 and 90 % of the range from the empty circuit to the full graph. That is asked once
+for each model, task and measure, on pairs that no experiment searches or measures on. `gatewise reproduce --calibrate
+FILE` writes it; `calibration.json` has it for the models of the presets, and was there before their results.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from gatewise.evaluation import evaluate
+from gatewise.methods import discover
+from gatewise.methods.record import versions
+from gatewise.tasks import task
+
+if TYPE_CHECKING:
+    from gatewise.paper.lab import Lab
+
+MEASURES = ("faithfulness", "completeness")
+SEED = 1_000  # of the pairs; experiments have 0
+MOST_SHARE = 5_000 / 32_491  # of the graph: the paper's largest circuits
+_RANGE = (0.1, 0.9)
+_MOST = 4  # sizes for each measure
+Calibration = Mapping[str, Any]  # of one model; by task and measure "sizes", "shares", "judged", "primary"
+
+
+def committed(model: str) -> Calibration | None:
+    """What was chosen for a model, if it was."""
+    text = files("gatewise.paper").joinpath("calibration.json").read_text(encoding="utf-8")
+    found: Calibration | None = json.loads(text).get(model)
+    return found
+
+
+def calibrate(lab: Lab) -> dict[str, Any]:
+    """Choose for the lab's model."""
+    preset, model = lab.preset, lab.model
+    sizes = grid(round(MOST_SHARE * model.graph.n_edges))
+    tasks: dict[str, Any] = {}
+    for name in preset.tasks:
+        own = task(name, model, examples=preset.pairs["eap"], test_examples=preset.held_out, seed=SEED)
+        circuits = discover(model, own.train, "eap", direction=("ns", "dn"), edges=sizes, seed=SEED)
+        both = [evaluate(model, own.test, some, random_circuits=0) for some in circuits.values()]
+        curves = {
+            "faithfulness": [
+                [float(one.faithfulness) / float(one.empty.kl_from_full) for one in some] for some in both
+            ],
+            "completeness": [[one.destroyed for one in some] for some in both],
+        }
+        tasks[name] = {
+            measure: choose(sizes, [statistics.fmean(pair) for pair in zip(*some, strict=True)])
+            for measure, some in curves.items()
+        }
+    about = {"pairs": preset.pairs["eap"], "held_out": preset.held_out, "seed": SEED}
+    return {"weights": model.fingerprint, **about, "versions": versions(), "tasks": tasks}
+
+
+def grid(largest: int) -> list[int]:
+    """Each about 1.4 times the one before."""
+    return list(dict.fromkeys(round(2 ** (i / 2)) for i in range(64) if round(2 ** (i / 2)) <= largest))
+
+
+def choose(sizes: Sequence[int], shares: Sequence[float]) -> dict[str, Any]:
+    """The sizes within the range, at most a few of them; and the one nearest to its middle, within or not."""
+    low, high = _RANGE
+    inside = [size for size, share in zip(sizes, shares, strict=True) if low <= share <= high]
+    if len(inside) > _MOST:
+        inside = [inside[round(i * (len(inside) - 1) / (_MOST - 1))] for i in range(_MOST)]
+    distance = {size: abs(share - 0.5) for size, share in zip(sizes, shares, strict=True)}
+    primary = min(inside or sizes, key=distance.__getitem__)
+    return {"sizes": list(sizes), "shares": [round(one, 3) for one in shares], "judged": inside, "primary": primary}

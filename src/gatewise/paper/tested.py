@@ -1,0 +1,107 @@
+"""Gates by test, beside the gates that the paper splits: groups of edges into one node that act together.
+
+They are found with pairs of their own (half to search on, half to test on), in the whole model, whatever the method:
+whole ports, and edges with equal partners (`gw.find_interactions`). Of each gate that stands the two groups with the
+largest partnership are kept and tested once more, with everything else clean, since that is what removing them from
+the full graph does. Their type is how they act: AND if one of them acts as AND and none as OR, OR the other way round,
+ADDER if both add, otherwise mixed. What removing one group and both does is then measured on the held-out pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gatewise.engine.removals import kl_changes
+from gatewise.engine.setting import Setting
+from gatewise.gate_types import GATE_TYPES, GateType
+from gatewise.logic.discovery import find_interactions
+from gatewise.logic.interactions import Interaction, interaction
+from gatewise.paper.contract import Measured, Measurement, group, of_kind
+from gatewise.paper.lab import Lab
+
+TESTED = "tested gates"  # in the place of a method
+MIXED = "mixed"
+
+
+class TestedKey(NamedTuple):
+    task: str
+    seed: int
+    pairs: int
+
+
+class TestedGate(NamedTuple):
+    """Two groups, and the changes of KL by removing the one, the other, and both from the full graph."""
+
+    receiver: str
+    type: str
+    groups: Sequence[Sequence[str]]
+    ports: bool  # whole ports, or edges with equal partners
+    one: float
+    other: float
+    both: float
+
+    @property
+    def edges(self) -> int:
+        return sum(map(len, self.groups))
+
+
+def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
+    """The gates that stand, as plain data."""
+    pairs = lab.gate_pairs(key.task, key.seed)
+    middle = len(pairs) // 2
+    search, test = Setting.of(lab.model, pairs[:middle]), Setting.of(lab.model, pairs[middle:])
+    found: list[list[Any]] = []
+    seen: set[frozenset[tuple[str, ...]]] = set()
+    for one in find_interactions(search, None, test=test.pairs, confirm=False, seed=key.seed):
+        a, b = strongest_pair(one)
+        groups = {name: one.groups[name] for name in (a, b)}
+        if frozenset(groups.values()) in seen:  # the edges with equal partners are whole ports
+            continue
+        seen.add(frozenset(groups.values()))
+        two = interaction(test, None, one.receiver, groups, rest="clean", confirm=False)
+        found.append([one.receiver, acting(two.group_labels.values()), list(map(list, groups.values())), a in "QKV"])
+    index = lab.model.graph.index
+    removals = [
+        frozenset(index(edge) for part in parts for edge in part)
+        for _, _, (a, b), _ in found
+        for parts in ([a], [b], [a, b])
+    ]
+    held_out = Setting.of(lab.model, lab.held_out(key.task))
+    changes = kl_changes(held_out, None, removals).mean(dim=1).tolist() if removals else []
+    return [[*gate, *changes[3 * i : 3 * i + 3]] for i, gate in enumerate(found)]
+
+
+def strongest_pair(one: Interaction) -> tuple[str, str]:
+    """The two groups that do most to each other."""
+    named = {
+        pair: abs(value) for pair, value in one.partners.items() if pair[0] in one.groups and pair[1] in one.groups
+    }
+    return max(named, key=named.__getitem__)
+
+
+def acting(ways: Any) -> str:
+    """The type of two groups, from how each of them acts."""
+    seen = set(ways)
+    for kind, against in (("AND", "OR"), ("OR", "AND")):
+        if kind in seen and against not in seen:
+            return kind
+    return "ADDER" if seen == {"ADDER"} else MIXED
+
+
+def tested_to_measure(lab: Lab, tasks: Sequence[str]) -> Iterator[Measurement]:
+    for task in tasks:
+        for seed in range(max(lab.preset.seeds_for(TESTED.replace(" ", "-")).values())):
+            yield Measurement(measure, TestedKey(task, seed, lab.preset.gate_pairs))
+
+
+def tested_gates(measured: Measured) -> dict[str, list[list[TestedGate]]]:
+    """By task, one list for each seed."""
+    return {
+        task: [[TestedGate(*gate) for gate in seed] for seed in seeds]
+        for task, seeds in group(of_kind(measured, TestedKey), "task").items()
+    }
+
+
+def by_type(gates: Sequence[TestedGate]) -> Mapping[GateType, list[TestedGate]]:
+    return {kind: [gate for gate in gates if gate.type == kind] for kind in GATE_TYPES}
