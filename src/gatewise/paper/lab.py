@@ -93,6 +93,11 @@ class Lab:
         """Numbers of edges of a method's circuits, ascending."""
         return self.preset.sizes_for(method, self.model.graph, task)
 
+    def searched_sizes(self, method: str, task: str) -> tuple[int, ...]:
+        """Those that are searched for; Edge Pruning trains for the largest alone, unless its sizes are given."""
+        sizes = self.sizes(method, task)
+        return sizes[-1:] if method == "edge-pruning" and not self.preset.sizes.get(method) else sizes
+
     def common_sizes(self, task: str, *methods: str) -> list[int]:
         """Those that all of these methods have, or all of the preset."""
         return sorted(set.intersection(*(set(self.sizes(method, task)) for method in methods or self.preset.methods)))
@@ -161,19 +166,22 @@ class Lab:
         """Circuits of all sizes, by direction."""
         task, method, seed, variant = search.about
         if variant in ("", "fixed pairs", "twice the pairs"):
-            changes = {"rank_all": True} if task == FORGET and method == "edge-pruning" else {}
-            return self.search(task, method, search.directions, sizes, seed, variant=variant, **changes)
+            asked = self.searched_sizes(method, task)
+            plain = self.search(task, method, search.directions, asked, seed, variant=variant)
+            if asked == sizes:
+                return plain
+            return {d: [*(self._best([one], n) for n in sizes[:-1]), one] for d, (one,) in plain.items()}
         found: dict[SearchDirection, list[Circuit]] = {}
         for direction in search.directions:
             if variant == "two masks":
                 both = [self.circuits(task, method, direction, s, "fixed pairs") for s in (seed, seed + _SECOND_MASK)]
                 found[direction] = [self._best([one[size] for one in both], size) for size in sizes]
                 continue
-            plain = self.circuits(task, method, direction, seed)
+            own = self.circuits(task, method, direction, seed)
             found[direction] = [
-                self._best([plain[size]], size, "connected")
+                self._best([own[size]], size, "connected")
                 if variant == "connected"
-                else self._untrimmed(search, direction, plain[size])
+                else self._untrimmed(search, direction, own[size])
                 for size in sizes
             ]
         return found

@@ -2,7 +2,7 @@
 
 Methods that rank all edges at once are run at the shares of the graph that the paper's 100 to 5,000 edges are of
 GPT-2's 32,491 (0.3 to 15 %), and at the sizes that were chosen by a calibration (`calibration.py`); others at its
-primary sizes.
+primary sizes. Edge Pruning trains at the larger of these, and its masks rank the edges for the smaller.
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ QUICK = Preset(
     model="tiny",
     pairs=_each(8, 16, 8),
     held_out=64,
+    sampled_pairs=8,
+    sampled_sets=10,
     gate_pairs=64,  # on single pairs tiny is less sure than larger models
     seeds=_each(6, 20, 6),
     own_seeds={
@@ -169,7 +171,7 @@ LAPTOP = Preset(
         "tested-gates": _each(6, 6, 6),
         "cost": _each(3, 6, 1),
     },
-    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300, "rank_all": True}},
+    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300}},
     note="Where a method has fewer than six seeds its rows describe and decide nothing.",
 ).as_committed()
 SMOLLM2 = Preset(
@@ -185,7 +187,7 @@ SMOLLM2 = Preset(
         "tested-gates": _each(6, 6, 6),
         "cost": _each(1, 6, 1),
     },
-    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300, "rank_all": True}},
+    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300}},
     note="Gemma-3-270M decides; this model stands beside it. Where a method has fewer than six seeds its rows describe "
     "and decide nothing.",
 ).as_committed()

@@ -219,7 +219,7 @@ def _kinds(lab: Lab, searches: Iterable[Search]) -> Iterator[tuple[str, str, Sea
         if search.variant in ("connected", "two masks"):  # read off others
             continue
         method, task = methods()[search.method], "ioi" if search.task == FORGET else search.task
-        sizes, directions = lab.sizes(search.method, search.task), search.directions
+        sizes, directions = lab.searched_sizes(search.method, search.task), search.directions
         if method.together and len(directions) > 1:
             directions = ("ns+dn",)
         for direction in directions:
