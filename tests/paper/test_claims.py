@@ -13,7 +13,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.methods import discover
 from gatewise.models.planted_random import random_planted
-from gatewise.paper.claims import Above, Between, decide, least, pool, relative, rule, settle
+from gatewise.paper.claims import Above, Between, Claim, decide, least, pool, relative, rule, settle
 from gatewise.paper.experiments.stability import Spread, by_seed, overlaps
 
 CLAIMED = Above(0.05)
@@ -103,13 +103,15 @@ def test_seeds_without_a_value_are_counted() -> None:
 def test_tasks_stand_beside_the_pool() -> None:
     """One task supports the claim, another contradicts it: the pool says neither, and both are told."""
     up, down = [0.3, 0.2, 0.4, 0.3, 0.2, 0.4], [-0.3, -0.4, -0.2, -0.2, -0.4, -0.3]
-    found = rule("It is so.", "a number", {"IOI": up, "GT": down}, CLAIMED, method="EAP", primary=True)
+    claim = Claim("It is so.", "a number", {"IOI": up, "GT": down}, paper="0.3")
+    found = rule(claim, CLAIMED, method="EAP", primary=True)
     assert {task: one.judgement for task, one in found.tasks.items()} == {"IOI": "supported", "GT": "contradicted"}
     assert found.judgement not in ("supported", "contradicted")
     assert "IOI supported" in found.because
     assert "GT contradicted" in found.because
     assert found.standing == "primary"
-    assert rule("It is so.", "a number", {"IOI": up}, CLAIMED).standing == "exploratory"
+    assert found.paper == "0.3"
+    assert rule(Claim("It is so.", "a number", {"IOI": up}), CLAIMED).standing == "exploratory"
     assert found.to_json()["tasks"]["GT"]["interval"]["n"] == 6
 
 
@@ -136,3 +138,17 @@ def test_factors_and_unknown_values() -> None:
     assert least(2.0, 1.0) == 1.0
     assert math.isnan(least(1.0, math.nan))
     assert math.isnan(least(math.nan, 1.0))
+
+
+def test_it_is_said_what_would_change_our_mind() -> None:
+    def otherwise(values: Sequence[float], claimed: Above | Between = CLAIMED) -> str:
+        return rule(Claim("It is so.", "a number", {"IOI": values}), claimed).otherwise
+
+    assert otherwise([0.3, 0.2, 0.4, 0.3, 0.2, 0.4]) == "an interval that reaches 0"
+    assert otherwise([0.01, -0.01, 0.02, -0.02, 0.01, 0.0]) == "an interval that lies beyond ±0.05 on one side of 0"
+    assert otherwise([0.3, 0.3]) == "6 seeds or more"
+    assert otherwise([math.nan] * 6) == "seeds that have a value"
+    assert otherwise([1.0] * 6, Between(0.75, 1.25)) == "an interval that leaves 0.75 to 1.25"
+    assert otherwise([3.0] * 6, Between(-math.inf, 2.1)) == "an interval that reaches at most 2.1"
+    needed = otherwise([-0.2, 0.6, -0.1, 0.5, -0.3, 0.4])  # a mean of 0.15 within about -0.25 to 0.5
+    assert 20 < int(needed.split()[1]) < 60

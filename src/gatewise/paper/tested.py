@@ -30,7 +30,7 @@ class TestedKey(NamedTuple):
     pairs: int
 
 
-class TestedGate(NamedTuple):
+class TwoGroups(NamedTuple):
     """Two groups, and the changes of KL by removing the one, the other, and both from the full graph."""
 
     receiver: str
@@ -95,13 +95,13 @@ def tested_to_measure(lab: Lab, tasks: Sequence[str]) -> Iterator[Measurement]:
             yield Measurement(measure, TestedKey(task, seed, lab.preset.gate_pairs))
 
 
-def tested_gates(measured: Measured) -> dict[str, list[list[TestedGate]]]:
+def tested_gates(measured: Measured) -> dict[str, list[list[TwoGroups]]]:
     """By task, one list for each seed."""
     return {
-        task: [[TestedGate(*gate) for gate in seed] for seed in seeds]
+        task: [[TwoGroups(*gate) for gate in seed] for seed in seeds]
         for task, seeds in group(of_kind(measured, TestedKey), "task").items()
     }
 
 
-def by_type(gates: Sequence[TestedGate]) -> Mapping[GateType, list[TestedGate]]:
+def by_type(gates: Sequence[TwoGroups]) -> Mapping[GateType, list[TwoGroups]]:
     return {kind: [gate for gate in gates if gate.type == kind] for kind in GATE_TYPES}

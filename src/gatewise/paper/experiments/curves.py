@@ -169,7 +169,7 @@ def edges_table(lab: Lab, measured: Measured) -> Table | None:
         (task_name(task), DIRECTION_NAMES[direction], size, statistics.fmean(some), min(some), max(some))
         for (task, direction, size), some in sizes.items()
     ]
-    note = "The tau is the first that was found to keep as many edges as asked for, or up to a tenth more."
+    note = "The tau is one that keeps as many edges as asked for, or up to a tenth more; or the nearest if none does."
     columns = ("task", "direction", "asked for", "kept, mean", "fewest", "most")
     return Table("Edges that ACDC keeps at its tau", columns, rows, note) if rows else None
 

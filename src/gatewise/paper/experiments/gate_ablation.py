@@ -26,7 +26,7 @@ from gatewise.paper.experiments.floor import floors, runs_to_measure
 from gatewise.paper.figures import Figure, filled, wide_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.published import ABLATION
-from gatewise.paper.tested import TESTED, TestedGate, by_type, tested_gates, tested_to_measure
+from gatewise.paper.tested import TESTED, TwoGroups, by_type, tested_gates, tested_to_measure
 from gatewise.paper.words import METHOD_NAMES, seeds_note, task_name
 from gatewise.statistics import clustered_ratio
 
@@ -114,7 +114,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
     )
 
 
-def _whole(gate: TestedGate) -> Removals:
+def _whole(gate: TwoGroups) -> Removals:
     """Groups in the place of edges, each of them once the first."""
     return Removals(gate.receiver, [gate.one, gate.other], [gate.other, gate.one], [gate.both] * 2)
 

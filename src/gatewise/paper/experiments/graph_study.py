@@ -37,7 +37,7 @@ from gatewise.paper.experiments.gate_drawings import cases_figure, circuit_figur
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import Preset
 from gatewise.paper.roles import ROLES, attention_similarity, is_gpt2_small, measure_roles
-from gatewise.paper.tested import TESTED, TestedGate, by_type, tested_gates, tested_to_measure
+from gatewise.paper.tested import TESTED, TwoGroups, by_type, tested_gates, tested_to_measure
 from gatewise.paper.words import METHOD_NAMES, mean_and_deviation, seeds_note, task_name
 
 _TASK = "ioi"
@@ -222,7 +222,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
 
 
 def study_tested(
-    graph: Graph, gates: Sequence[TestedGate], roles: Roles, alike: Tensor, *, permutations: int = _PERMUTATIONS
+    graph: Graph, gates: Sequence[TwoGroups], roles: Roles, alike: Tensor, *, permutations: int = _PERMUTATIONS
 ) -> dict[str, Any]:
     """The same numbers for pairs of heads of the two groups of a tested gate, which are not whole ports."""
     names = [node for stage in graph.stages if stage.kind == "attention" for node in stage.nodes]

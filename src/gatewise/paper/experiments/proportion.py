@@ -19,7 +19,7 @@ from gatewise.paper.claims import Above, Between, Claim, Ruling, rule, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, SeedKey, Table, group, of_kind
 from gatewise.paper.figures import Figure, by_task_and_method, legend_below
 from gatewise.paper.lab import Lab
-from gatewise.paper.tested import MIXED, TESTED, TestedGate, by_type, tested_gates, tested_to_measure
+from gatewise.paper.tested import MIXED, TESTED, TwoGroups, by_type, tested_gates, tested_to_measure
 from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, mean_and_deviation, seeds_note, task_name
 
 KINDS = (*GATE_TYPES, "outside")
@@ -50,7 +50,7 @@ def measure(lab: Lab, key: SeedKey) -> list[dict[str, float]]:
     return [shares(joint[size], lab.gates(key.task, key.method, size, key.seed)) for size in sizes]
 
 
-def tested_shares(gates: Sequence[TestedGate]) -> dict[str, float]:
+def shares_of_types(gates: Sequence[TwoGroups]) -> dict[str, float]:
     """Of which types gates are; those of mixed ways of acting stand outside."""
     total = max(1, len(gates))
     found: dict[str, float] = {kind: len(some) / total for kind, some in by_type(gates).items()}
@@ -96,22 +96,22 @@ def _judge(lab: Lab, measured: Measured) -> Result:
     )
 
 
-def _tested_table(lab: Lab, tested: Mapping[str, Sequence[Sequence[TestedGate]]]) -> Table:
+def _tested_table(lab: Lab, tested: Mapping[str, Sequence[Sequence[TwoGroups]]]) -> Table:
     rows = []
     for task, seeds in tested.items():
-        some = [tested_shares(gates) for gates in seeds if gates]
+        some = [shares_of_types(gates) for gates in seeds if gates]
         cells = [mean_and_deviation([one[kind] for one in some]) for kind in KINDS]
         rows.append([task_name(task), mean_and_deviation([len(gates) for gates in seeds]), *cells])
     note = f"Mean ± deviation over {len(next(iter(tested.values())))} seeds, {lab.preset.gate_pairs} pairs each."
     return Table("Types of tested gates", ("task", "gates that stand", *GATE_TYPES, MIXED), rows, note)
 
 
-def _tested_ruling(tested: Mapping[str, Sequence[Sequence[TestedGate]]]) -> Ruling:
+def _tested_ruling(tested: Mapping[str, Sequence[Sequence[TwoGroups]]]) -> Ruling:
     claim = Claim(
         "The three types are about equally frequent.",
         "distance from equal thirds of the gates whose groups act alike",
         {
-            task_name(task): [unequal(tested_shares(gates)) if gates else math.nan for gates in seeds]
+            task_name(task): [unequal(shares_of_types(gates)) if gates else math.nan for gates in seeds]
             for task, seeds in tested.items()
         },
         paper="a figure",

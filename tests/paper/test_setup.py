@@ -1,0 +1,193 @@
+"""What is decided beforehand, and what else searches do: calibrated sizes, variants, tested gates, the trunk."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewise.circuits.graph import Graph
+from gatewise.logic.interactions import interaction
+from gatewise.models.planted_kinds import planted_kind
+from gatewise.paper import calibration
+from gatewise.paper.contract import Search, Variant
+from gatewise.paper.experiments.gate_ablation import Removals, share_of_one
+from gatewise.paper.experiments.graph_study import role_groups, stated_value, study_tested
+from gatewise.paper.experiments.misalignment import best_by_index
+from gatewise.paper.experiments.proportion import shares_of_types
+from gatewise.paper.experiments.unlearning import trunk
+from gatewise.paper.lab import Lab
+from gatewise.paper.presets import PRESETS, QUICK
+from gatewise.paper.summary import overview
+from gatewise.paper.tested import TwoGroups, acting, by_type, strongest_pair
+
+SMALL = QUICK.changed(
+    sizes=(8, 20), seeds=2, pairs=2, held_out=4, tasks=("ioi",), parameters={"edge-pruning": {"steps": 3}}
+)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(SMALL, tmp_path_factory.mktemp("setup"))
+
+
+def test_sizes_are_chosen_where_a_circuit_does_neither_nothing_nor_everything() -> None:
+    sizes = calibration.grid(300)
+    assert sizes[:6] == [1, 2, 3, 4, 6, 8]
+    assert sizes[-1] == 256
+    shares = [1.0, 1.0, 0.95, 0.85, 0.7, 0.6, 0.45, 0.3, 0.12, 0.05, *[0.0] * (len(sizes) - 10)]
+    found = calibration.choose(sizes, shares)
+    assert found["judged"] == [sizes[i] for i in (3, 5, 6, 8)]
+    assert found["primary"] == sizes[6]
+    steep = calibration.choose([1, 2, 3], [1.0, 0.93, 0.02])
+    assert (steep["judged"], steep["primary"]) == ([], 2)  # nothing to judge, and still a size to search for
+
+
+def test_committed_sizes_are_those_of_the_presets() -> None:
+    for preset in PRESETS.values():
+        found = calibration.committed(preset.model)
+        if found is not None and not preset.sizes:
+            assert preset.calibrated(found) == preset
+            assert found["held_out"] == preset.held_out
+            assert all(set(one) == set(calibration.MEASURES) for one in found["tasks"].values())
+    assert QUICK.primary_sizes
+    assert QUICK.changed(model="gpt2").needs_calibration
+    assert not QUICK.changed(sizes=[5]).needs_calibration
+    assert QUICK.changed(model="gpt2").changed(model="tiny").primary_sizes == QUICK.primary_sizes
+
+
+def test_methods_have_the_sizes_that_were_chosen(lab: Lab) -> None:
+    chosen = Lab(QUICK, lab.folder)
+    both = {QUICK.primary_sizes[measure]["gt"] for measure in calibration.MEASURES}
+    assert set(chosen.sizes("acdc", "gt")) == both
+    assert both | set(QUICK.judged_sizes["faithfulness"]["gt"]) < set(chosen.sizes("eap", "gt"))
+    assert chosen.sizes("eap", "gt:margin=probability") == chosen.sizes("eap", "gt")
+    assert chosen.gate_size("gt") == QUICK.primary_sizes["faithfulness"]["gt"]
+    assert chosen.searched_sizes("edge-pruning", "gt") == (max(both),)
+
+
+def test_pairs_differ_as_a_variant_says(lab: Lab) -> None:
+    def texts(seed: int, variant: Variant = "") -> list[str]:
+        return list(lab.pairs("ioi", "eap", seed, variant).clean_text)
+
+    assert texts(0, "fixed pairs") == texts(1, "fixed pairs") == texts(0)
+    assert texts(0, "twice the pairs") == [*texts(0), *texts(1)]
+    assert not set(texts(1, "twice the pairs")) & set(texts(0, "twice the pairs"))
+
+
+def test_connected_circuits_lie_on_paths(lab: Lab) -> None:
+    found = lab.circuits("ioi", "eap", "ns", 0, "connected")
+    assert {size: len(one) for size, one in found.items()} == {8: 8, 20: 20}
+    assert all(one.connected() == one for one in found.values())
+    plain = lab.circuits("ioi", "eap", "ns")
+    assert plain[8].connected() != plain[8]
+
+
+def test_what_a_tau_keeps_holds_what_was_trimmed(lab: Lab) -> None:
+    trimmed = lab.circuits("ioi", "acdc", "ns")[8]
+    whole = lab.circuits("ioi", "acdc", "ns", 0, "untrimmed")[8]
+    assert trimmed <= whole
+    assert len(whole) == trimmed.provenance["notes"]["kept_at_tau"] >= 8
+
+
+def test_two_masks_are_averaged(lab: Lab) -> None:
+    lab.find(Search("ioi", "edge-pruning", 1, ("ns",), "two masks"))
+    found = lab.circuits("ioi", "edge-pruning", "ns", 1, "two masks")[20]
+    parts = [lab.circuits("ioi", "edge-pruning", "ns", seed, "fixed pairs")[20].scores for seed in (1, 1_001)]
+    assert parts[0] is not None
+    assert parts[1] is not None
+    assert found.scores is not None
+    assert found.scores.tolist() == pytest.approx(((parts[0] + parts[1]) / 2).tolist())
+    assert not parts[0].equal(parts[1])
+
+
+@pytest.mark.parametrize(("kind", "label"), [("k-and-v", "AND"), ("or-of-groups", "OR")])
+def test_groups_are_typed_by_how_they_act(kind: str, label: str) -> None:
+    planted = planted_kind(kind, noise=0.05, examples=32)
+    found = interaction(planted.model, planted.pairs, planted.receiver, planted.groups, rest="clean", confirm=False)
+    assert set(strongest_pair(found)) == set(planted.groups)
+    assert acting(found.group_labels.values()) == label
+
+
+def test_types_of_two_groups() -> None:
+    assert [acting(ways) for ways in (("AND", "ADDER"), ("OR", "undecided"), ("ADDER", "ADDER"), ("AND", "OR"))] == [
+        *("AND", "OR", "ADDER", "mixed")
+    ]
+    assert acting(("ADDER", "undecided")) == "mixed"
+
+
+def _gate(kind: str, one: float, other: float, both: float, groups: Any = (("a",), ("b", "c"))) -> TwoGroups:
+    return TwoGroups("m1", kind, groups, False, one, other, both)
+
+
+def test_tested_gates_by_type() -> None:
+    gates = [_gate("AND", 1, 1, 1), _gate("OR", 0, 0, 1), _gate("ADDER", 0.25, 0.25, 1), _gate("mixed", 1, 0, 1)]
+    assert shares_of_types(gates) == {"AND": 0.25, "OR": 0.25, "ADDER": 0.25, "outside": 0.25}
+    assert gates[0].edges == 3
+    removed = [Removals(g.receiver, [g.one, g.other], [g.other, g.one], [g.both] * 2) for g in by_type(gates)["ADDER"]]
+    assert share_of_one(removed, 0.1) == 0.25
+
+
+def test_heads_of_two_groups_are_compared() -> None:
+    graph = Graph.transformer(3, 4, 8)
+    heads = [f"a{layer}.h{head}" for layer in range(3) for head in range(4)]
+    roles = {head: ("one", "two")[int(head[-1]) % 2] for head in heads}
+    alike = torch.tensor([[float(roles[a] == roles[b]) for b in heads] for a in heads])
+    apart = (("a0.h0->m2", "a1.h0->m2", "a1.h2->m2"), ("a0.h1->m2", "a0.h3->m2", "a1.h1->m2", "a1.h3->m2"))
+    found = study_tested(graph, [_gate("AND", 1, 1, 1, apart)], roles, alike)
+    assert found["AND"]["same"]["n"] == 12
+    assert found["AND"]["same"]["value"] == 0
+    assert found["AND"]["same"]["chance"] > 0.3
+    assert found["OR"]["same"]["n"] == 0
+
+
+def test_heads_of_a_function_are_a_group() -> None:
+    graph = Graph.transformer(3, 4, 8)
+    roles = {"a0.h0": "previous token", "a0.h1": "duplicate token", "a1.h0": "duplicate token", "a1.h2": "induction"}
+    groups = role_groups(graph, "a1.h2", ("previous token", "duplicate token"), roles)
+    assert groups["previous token"] == [f"a0.h0->a1.h2<{port}>" for port in "qkv"]
+    assert groups["duplicate token"] == [f"a0.h1->a1.h2<{port}>" for port in "qkv"]  # not its own layer
+    assert role_groups(graph, "a2.h0", ("duplicate token",), roles).keys() == {"one half", "the other"}
+    assert role_groups(graph, "a1.h2", ("duplicate token",), roles) == {}  # one head makes no two groups
+    assert stated_value([["a1.h2", [0.8, 0.6], "AND", 0.1], ["a2.h0", [None, 0.1], "ADDER", 0.0]], "AND") == 0.5
+    assert stated_value([["a1.h2", [-0.8, -0.6], "OR", 0.1]], "OR") == pytest.approx(0.7)
+    assert math.isnan(stated_value([["a1.h2", [None, None], "undecided", 0.0]], "AND"))
+
+
+def test_the_trunk_costs_every_task() -> None:
+    costs = {"input->m0": [0.9, 0.4, 0.06], "m0->logits": [0.9, 0.04, 0.9], "a0.h0->m0": [0.0, 0.0, 0.0]}
+    assert trunk(costs, 0.05) == ["input->m0"]
+
+
+def test_labels_are_held_against_gate_indices() -> None:
+    assert best_by_index([60, 100, 140], [0.1, 0.4, None], 100) == 1.0
+    assert math.isnan(best_by_index([60], [None], 100))
+
+
+def test_the_overview_has_primary_claims_of_all_models() -> None:
+    def content(judgement: str) -> dict[str, Any]:
+        one = {"claim": "It is so.", "method": "EAP", "paper": "1.2", "judgement": judgement, "standing": "primary"}
+        other = {**one, "claim": "So is this.", "primary": False, "standing": "exploratory"}
+        return {"experiments": {"cost": {"verdicts": [{**one, "primary": True}, other]}}}
+
+    shown = overview({"Gemma": content("supported"), "tiny": content("cannot tell")})
+    assert "| cost | It is so. | EAP | 1.2 | supported | cannot tell |" in shown
+    assert "So is this" not in shown
+
+
+def test_calibration_is_written_by_a_command(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gatewise.cli.reproduce import _calibrate
+
+    path = tmp_path / "calibration.json"
+    path.write_text('{"other": {}}')
+    _calibrate(SMALL, path)
+    written = json.loads(path.read_text())
+    assert set(written) == {"other", "tiny"}
+    assert written["tiny"]["weights"] == lab.model.fingerprint
+    assert capsys.readouterr().out.startswith("ioi faithfulness: ")
+    assert SMALL.changed(sizes={}).needs_calibration is False  # the committed one of its model
+    assert SMALL.calibrated(written["tiny"]).primary_sizes["completeness"].keys() == {"ioi"}
