@@ -26,7 +26,7 @@ MEASURES = ("faithfulness", "completeness")
 SEED = 1_000  # of the pairs; experiments have 0
 MOST_SHARE = 5_000 / 32_491  # of the graph: the paper's largest circuits
 _RANGE = (0.1, 0.9)
-_MOST = 4  # sizes for each measure
+_MOST = 4  # sizes for each measure, besides the primary one
 Calibration = Mapping[str, Any]  # of one model; by task and measure "sizes", "shares", "judged", "primary"
 
 
@@ -66,11 +66,12 @@ def grid(largest: int) -> list[int]:
 
 
 def choose(sizes: Sequence[int], shares: Sequence[float]) -> dict[str, Any]:
-    """The sizes within the range, at most a few of them; and the one nearest to its middle, within or not."""
+    """The sizes within the range, a few of them; and the one nearest to its middle, which need not be within."""
     low, high = _RANGE
     inside = [size for size, share in zip(sizes, shares, strict=True) if low <= share <= high]
-    if len(inside) > _MOST:
-        inside = [inside[round(i * (len(inside) - 1) / (_MOST - 1))] for i in range(_MOST)]
     distance = {size: abs(share - 0.5) for size, share in zip(sizes, shares, strict=True)}
     primary = min(inside or sizes, key=distance.__getitem__)
+    if len(inside) > _MOST:
+        spread = {inside[round(i * (len(inside) - 1) / (_MOST - 1))] for i in range(_MOST)}
+        inside = sorted({*spread, primary})
     return {"sizes": list(sizes), "shares": [round(one, 3) for one in shares], "judged": inside, "primary": primary}
