@@ -27,13 +27,13 @@ SEED = 1_000  # of the pairs; experiments have 0
 MOST_SHARE = 5_000 / 32_491  # of the graph: the paper's largest circuits
 _RANGE = (0.1, 0.9)
 _MOST = 4  # sizes for each measure, besides the primary one
-Calibration = Mapping[str, Any]  # of one model; by task and measure "sizes", "shares", "judged", "primary"
+ChosenSizes = Mapping[str, Any]  # of one model; by task and measure "sizes", "shares", "judged", "primary"
 
 
-def committed(model: str) -> Calibration | None:
+def committed(model: str) -> ChosenSizes | None:
     """What was chosen for a model, if it was."""
     text = files("gatewise.paper").joinpath("calibration.json").read_text(encoding="utf-8")
-    found: Calibration | None = json.loads(text).get(model)
+    found: ChosenSizes | None = json.loads(text).get(model)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.paper.calibration import MEASURES, Calibration, committed
+from gatewise.paper.calibration import MEASURES, ChosenSizes, committed
 
 _PAPER_SIZES = (100, 200, 500, 1_000, 2_000, 5_000)
 _PAPER_EDGES = 32_491
@@ -90,7 +90,7 @@ class Preset:
         """By method."""
         return self.own_seeds.get(experiment, self.seeds)
 
-    def calibrated(self, found: Calibration) -> Preset:
+    def calibrated(self, found: ChosenSizes) -> Preset:
         """With the sizes that a calibration chose."""
         by_measure = {measure: {task: one[measure] for task, one in found["tasks"].items()} for measure in MEASURES}
         return replace(

@@ -23,7 +23,7 @@ from gatewise.files import write_atomically
 from gatewise.methods.contract import SearchDirection
 from gatewise.methods.record import versions
 from gatewise.methods.registry import methods
-from gatewise.paper.calibration import Calibration, calibrate
+from gatewise.paper.calibration import ChosenSizes, calibrate
 from gatewise.paper.contract import Experiment, Measurement, Search
 from gatewise.paper.experiments import EXPERIMENTS
 from gatewise.paper.lab import Lab
@@ -92,12 +92,12 @@ def reproduce(
     return lab.folder / "summary.md"
 
 
-def _calibration(lab: Lab) -> Calibration:
+def _calibration(lab: Lab) -> ChosenSizes:
     """Of a model that has none beforehand: made once, and kept with the results."""
     path = lab.folder / "calibration.json"
     if not path.is_file():
         write_atomically(path, (json.dumps(calibrate(lab), indent=1) + "\n").encode())
-    found: Calibration = json.loads(path.read_text())
+    found: ChosenSizes = json.loads(path.read_text())
     return found
 
 
