@@ -23,7 +23,9 @@ def test_with_weights_in_a_folder(random_gpt2: Path, answers_file: Path, tmp_pat
         pairs=2,
         seeds=1,
         held_out=4,
+        gate_pairs=16,
         forget=str(answers_file),
+        forget_sizes=(10, 40),
     )
     summary = reproduce(NAMES, preset, out=tmp_path, workers=1, log=False)
     results = json.loads(summary.with_name("results.json").read_text())
@@ -52,8 +54,10 @@ def test_all_experiments_with_all_methods(random_gpt2: Path, answers_file: Path,
         seeds=2,
         held_out=4,
         repeats=2,
+        gate_pairs=16,
         parameters={"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}, "edge-pruning": {"steps": 3}},
         forget=str(answers_file),
+        forget_sizes=(10, 40),
     )
     summary = reproduce(["all"], preset, out=tmp_path, workers=2, log=False)
     results = json.loads(summary.with_name("results.json").read_text())

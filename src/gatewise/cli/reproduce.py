@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,13 +97,23 @@ def reproduce_command(
             out=out or Path("reproduction") / preset,
             workers=workers,
             ray=ray,
-            command=shlex.join(["gatewise", *sys.argv[1:]]),
+            command=shlex.join(["gatewise", *_of_the_result(sys.argv[1:])]),
         )
     if as_json:
         print(json.dumps(json.loads(summary.with_name("results.json").read_text()), indent=2))
     else:
         print(_verdicts(summary.with_name("results.json")))
         print(f"\n{summary}\n{summary.with_suffix('.html')}")
+
+
+def _of_the_result(arguments: Sequence[str]) -> Iterator[str]:
+    """What of a command determines a result: not where it is written, nor by whom it is made."""
+    values = iter(arguments)
+    for one in values:
+        if one in ("--out", "-o", "--workers", "--ray"):
+            next(values, None)
+        elif not one.startswith(("--out=", "--workers=", "--ray=")):
+            yield one
 
 
 def _calibrate(preset: Preset, path: Path) -> None:

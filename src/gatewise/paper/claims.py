@@ -102,9 +102,13 @@ class Decision:
     p: float  # of the mean being 0, two-sided
     left_out: int = 0  # seeds without a value
 
+    @property
+    def effect(self) -> str:
+        return str(self.interval) if self.interval.n else "no seed has a value"
+
     def __str__(self) -> str:
-        missing = f"; {self.left_out} seeds have no value" if self.left_out else ""
-        return f"{self.judgement}, {self.interval}{missing}"
+        missing = f"; {self.left_out} seeds have no value" if self.left_out and self.interval.n else ""
+        return f"{self.judgement}, {self.effect}{missing}"
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ def rule(
     by_task = {task: decide(some, claimed) for task, some in claim.values.items()}
     pooled = decide(pool(claim.values), claimed)
     said = "; ".join(f"{task} {decision}" for task, decision in by_task.items()) if len(by_task) > 1 else ""
-    because = f"{claim.what}: {pooled.interval}, p = {pooled.p:.2g} ({claimed})."
+    because = f"{claim.what}: {pooled.effect}, p = {pooled.p:.2g} ({claimed})."
     because += f" By task: {said}." if said else ""
     return Ruling(
         claim.text,
@@ -171,6 +175,7 @@ def _otherwise(decision: Decision, claimed: Above | Between) -> str:
         return f"{_FEWEST} seeds or more"
     room = claimed.room(interval.value)
     needed = math.ceil(interval.n * ((interval.high - interval.low) / 2 / room) ** 2) if room else _MANY
+    needed = max(needed, interval.n + 1)
     return f"about {needed} seeds, if their mean stays" if needed < _MANY else "more seeds than can be run"
 
 

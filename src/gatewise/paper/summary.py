@@ -177,7 +177,7 @@ def _verdicts(finished: Sequence[Finished]) -> Table:
             ruling.standing,
             ruling.judgement,
             *(ruling.tasks[task].judgement if task in ruling.tasks else "" for task in tasks),
-            "" if ruling.pooled is None else str(ruling.pooled.interval),
+            "" if ruling.pooled is None else ruling.pooled.effect,
             ruling.paper,
             ruling.otherwise,
         )

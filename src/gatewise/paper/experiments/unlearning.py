@@ -32,6 +32,7 @@ from gatewise.statistics import kl_divergence, log_probabilities
 
 _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")
 _GONE = 0.8  # of the way from the whole model to the corrupted run: then a behaviour counts as gone
+_CANDIDATES = 200  # edges of a circuit that may be of the trunk, the strongest
 _KEPT = 0.1  # accuracy that may be lost of what is to be kept
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 _READINGS = {"top": "the most probable token is right", "over": "right is more probable than wrong"}
@@ -72,16 +73,18 @@ def accuracies(lab: Lab, key: UnlearningKey) -> dict[str, Any]:
 
 
 def shares(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
-    """For each edge of the largest circuit, what removing it alone costs each task, in shares of the KL of the runs."""
+    """What removing one of the strongest edges alone costs each task, in shares of the KL between the runs."""
     *_, largest = lab.circuits(FORGET, key.method, key.direction, key.seed).values()
+    edges = list(largest.top(_CANDIDATES))
+    removals = [frozenset((lab.model.graph.index(edge),)) for edge in edges]
     found = []
     for task in key.tasks:
         setting = Setting.of(lab.model, lab.pairs(task, "eap", key.seed))
         clean, corrupted = (log_probabilities(setting.last_logits(side)) for side in ("clean", "corrupted"))
         between = float(kl_divergence(clean, corrupted).mean())
-        changes = kl_changes(setting, None, [frozenset((i,)) for i in largest.indices]).mean(dim=1)
+        changes = kl_changes(setting, None, removals).mean(dim=1)
         found.append((changes / between).tolist())
-    return {edge: list(row) for edge, row in zip(largest.edges, zip(*found, strict=True), strict=True)}
+    return {edge: list(row) for edge, row in zip(edges, zip(*found, strict=True), strict=True)}
 
 
 def trunk(some: Mapping[str, Sequence[float]], smallest: float) -> list[str]:
@@ -159,7 +162,8 @@ def _trunk_table(lab: Lab, measured: Measured) -> Table:
     ] or [["none", 0, *[None] * len(lab.preset.tasks)]]
     note = (
         f"Removing one of them alone costs every task at least {lab.preset.trunk:.0%} of the KL between the runs, on "
-        f"{lab.preset.pairs['eap']} pairs. Of {len(every)} circuits (all methods, directions and seeds)."
+        f"{lab.preset.pairs['eap']} pairs; the {_CANDIDATES} strongest edges of each circuit were asked. Of "
+        f"{len(every)} circuits (all methods, directions and seeds)."
     )
     columns = ("edge", "circuits that have it", *(f"costs {task_name(task)}" for task in lab.preset.tasks))
     return Table("The trunk", columns, rows, note)
