@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from gatewise.paper.summary import overview
 
 DOCS = Path(__file__).parent.parent / "docs"
 COLUMNS = {"SmolLM2": "smollm2", "Gemma": "laptop", "tiny": "quick"}
-BEGIN, END = "<!-- overview -->\n", "\n<!-- end of the overview -->"
+BEGIN, END = "<!-- overview -->", "<!-- end of the overview -->"
 
 
 def main() -> None:
     page = DOCS / "paper.md"
     files = {column: DOCS / "results" / name / "results.json" for column, name in COLUMNS.items()}
-    found = {column: json.loads(file.read_text()) for column, file in files.items() if file.is_file()}
-    before, _, rest = page.read_text().partition(BEGIN)
-    page.write_text(before + BEGIN + "\n" + overview(found) + "\n" + END + rest.partition(END)[2])
+    nothing: dict[str, Any] = {"experiments": {}}
+    found = {column: json.loads(file.read_text()) if file.is_file() else nothing for column, file in files.items()}
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page} has no place for the table: {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{overview(found)}\n\n{END}{after}")
 
 
 if __name__ == "__main__":
