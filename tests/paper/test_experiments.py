@@ -119,7 +119,8 @@ def test_presets_say_which_sizes_are_judged(folder: Path) -> None:
 
 
 def test_gates_have_pairs_of_their_own(folder: Path) -> None:
-    lab = Lab(SMALL.changed(gate_pairs=5), folder)
+    twice = dict.fromkeys(SMALL.seeds, 2)
+    lab = Lab(SMALL.changed(gate_pairs=5, own_seeds={"tested-gates": twice}), folder)
     searched = [text for seed in range(3) for text in lab.pairs("ioi", "eap", seed).clean_text]
     tested = [text for seed in range(2) for text in lab.gate_pairs("ioi", seed).clean_text]
     assert len(tested) == 10
