@@ -53,7 +53,8 @@ def truth_command(
         return
     console = Console()
     console.print(_searches(result))
-    console.print(_labels(result))
+    if result.labels:
+        console.print(_labels(result))
     seconds = ", ".join(f"{name} {value:.2f}" for name, value in result.seconds.items())
     console.print(
         f"{models} models, shares in % of edges with 95 % intervals over models; found: ns | dn. "
