@@ -45,7 +45,7 @@ class Case:
     make: Callable[[], tuple[Model, Pairs]]
     threshold: float
     wanted: int  # edges to keep, about
-    exactly: bool = False  # look for that number, with as many taus as it takes from this one on
+    exactly: bool = False  # look for that number, with as many taus as it takes
     most_f: float | None = None  # the project's limits for the whole search, in F and in seconds of one thread
     most_seconds: float | None = None
     peer: str | None = None  # the figure of peers.py to compare with
@@ -111,7 +111,7 @@ def measure(name: str, threshold: float, clock: str, profile: bool = False) -> d
         profiler.enable()
     problem = Problem(Setting(model, pairs), ("ns",), {"ns": (case.wanted,)} if case.exactly else {})
     if case.exactly:
-        (finding,) = ACDC.search(problem, AcdcConfig(first_threshold=threshold))["ns"]
+        (finding,) = ACDC.search(problem, AcdcConfig())["ns"]
         kept, notes = finding.mask, finding.notes
     else:
         outcome = Acdc(problem, AcdcConfig()).search(threshold, watch.pause)

@@ -52,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "published, our steps": {**PUBLISHED, "steps": EdgePruningConfig.steps},
     "ours, 150 steps": {"steps": 150},
     "ours, 600 steps": {"steps": 600},
+    "ours, 1,000 steps": {"steps": 1000},
     "each, half of 8 pairs a step": {"draw": "each", "batch": 4},
     "each, half of 8 pairs, 1,000 steps": {"draw": "each", "batch": 4, "steps": 1000},
     "one change: linear schedule and gap": {"schedule": "linear", "multiplier_rate": 0.8},

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gatewise.statistics import (
+    Reference,
     discoveries,
     joint_sign_flip_p,
     kl_divergence,
@@ -139,3 +140,15 @@ def test_benjamini_hochberg() -> None:
 def test_pseudo_values_of_a_mean_are_the_values() -> None:
     values = _drawn(7, seed=1)
     assert pseudo_values(lambda units: statistics.fmean(values[i] for i in units), 7) == pytest.approx(values)
+
+
+@pytest.mark.parametrize("words", [1, 7, 70_000])
+def test_divergences_from_a_reference_are_those_of_log_probabilities(words: int) -> None:
+    generator = torch.Generator().manual_seed(words)
+    ours, theirs = 5 * torch.randn(2, 3, words, generator=generator, dtype=torch.float64)
+    before = theirs.clone()
+    log_p, log_q = log_probabilities(ours), log_probabilities(theirs)
+    found = Reference(ours).divergences(theirs)
+    torch.testing.assert_close(found, (kl_divergence(log_p, log_q), kl_divergence(log_q, log_p)), atol=1e-12, rtol=0)
+    assert max(float(one.max()) for one in Reference(ours).divergences(ours)) < 1e-13
+    assert torch.equal(theirs, before)

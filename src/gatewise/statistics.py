@@ -18,6 +18,7 @@ from torch import Tensor
 
 _EXACT = 20  # values, up to which all flips are tried; beyond, as many are drawn
 _RESAMPLES = 1_000
+_BLOCK = 1 << 16  # numbers at a time
 _FLIPS = 10_000
 _TIE = 1e-12  # relative: the same numbers added in another order are equal
 
@@ -49,6 +50,33 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
     """KL(p || q) over the whole vocabulary, from log-probabilities. [..., example]"""
     return (p.exp() * (p - q)).sum(dim=-1).clamp(min=0)
+
+
+class Reference:
+    """A distribution for each example, for divergences of many others from it and to it."""
+
+    def __init__(self, logits: Tensor) -> None:
+        """logits: [example, vocabulary]"""
+        self._log_p = log_probabilities(logits)
+        self._p = self._log_p.exp()
+        self._entropy = (self._p * self._log_p).sum(dim=-1)
+
+    def divergences(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """KL(reference || these) and KL(these || reference): a few words at a time, which stay in the cache. [example]
+
+        With l these logits and Z their partition sum: sum p log p - sum p l + log Z, and sum q (l - log p) - log Z.
+        """
+        largest = logits.amax(dim=-1, keepdim=True).to(self._p.dtype)
+        mean, total, weighted = torch.zeros_like(self._entropy).expand(3, -1).clone()
+        words = max(_BLOCK // len(logits), 1)
+        for some, p, log_p in zip(*(x.split(words, dim=-1) for x in (logits, self._p, self._log_p)), strict=True):
+            below = some.to(p.dtype) - largest
+            mean += torch.linalg.vecdot(p, below)
+            q = below.exp()
+            total += q.sum(dim=-1)
+            weighted += torch.linalg.vecdot(q, below.sub_(log_p))
+        log_z = total.log()
+        return (self._entropy - mean + log_z).clamp(min=0), (weighted / total - log_z).clamp(min=0)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from gatewise.evaluation.abilities import Ability
 from gatewise.models.model import Model
 from gatewise.notebook import frame
 from gatewise.progress import progress_bar
-from gatewise.statistics import Measure, kl_divergence, log_probabilities
+from gatewise.statistics import Measure, Reference
 from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
 from gatewise.workers import Team, threads
@@ -336,16 +336,16 @@ def _measured_part(
     index, first, end = part
     batch = setting.batches()[index]
     prepared = setting.intervention(batch)
-    reference = log_probabilities(prepared.reference_logits)
+    reference = Reference(prepared.reference_logits)
     engine = SparseEngine(setting.model, prepared)
     rows = []
     for circuit in circuits[first:end]:
         whole = len(circuit) == setting.graph.n_edges
         logits = prepared.reference_logits if whole else engine.logits(circuit)
-        found = log_probabilities(logits)
+        kl_from_full, kl_to_full = reference.divergences(logits)
         values = {
-            "kl_from_full": kl_divergence(reference, found),
-            "kl_to_full": kl_divergence(found, reference),
+            "kl_from_full": kl_from_full,
+            "kl_to_full": kl_to_full,
             "accuracy": batch.pairs.right_over_wrong(logits),
             "top_accuracy": batch.pairs.top_is_right(logits),
             "margin": setting.value.value(logits, batch.pairs),

@@ -49,8 +49,11 @@ _BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation its
 _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a stage's first chain
+_TINY = 1e-6  # nats, of runs that hardly differ
 _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
-_TYPICAL_THRESHOLDS = 5  # tried for a number of edges, about
+_TYPICAL_THRESHOLDS = 4  # tried for a number of edges, about
+_TYPICAL_SIZE = 100
+_TYPICAL_POWER = 1.3  # of 1 / edges kept with which tau falls, about
 
 
 def receiver_order(graph: Graph) -> list[int]:
@@ -195,6 +198,16 @@ class Acdc:
         if metric is None or metric.function is None:
             return Divergence(self.model, reference_logits)
         return Deviation(self.model, reference_logits, pairs, metric)
+
+    def distance_of_runs(self) -> float:
+        """D of the empty circuit, in two digits: the same however the pairs are cut into batches."""
+        total = 0.0
+        for batch, runs in self.runs:
+            for direction in self.directions:
+                ends = (runs.clean, runs.corrupted) if direction == "ns" else (runs.corrupted, runs.clean)
+                last = ends[1].outputs[:, :, -1].sum(dim=0)
+                total += float(self.distance(ends[0].logits, batch.pairs).exact(last).sum())
+        return float(f"{total / len(self.problem.pairs):.2g}")
 
     def _check_memory(self) -> None:
         """All examples' states stay in memory: both runs, and each direction's outputs, inputs, queries and keys."""
@@ -433,20 +446,22 @@ def _search(problem: Problem, config: AcdcConfig) -> dict[SearchDirection, list[
     if problem.threshold is not None:
         outcome = run(problem.threshold)
         return {direction: [Finding(outcome.kept, outcome.effects, notes_of(outcome, 1))]}
-    findings = []
-    for size in problem.sizes[direction]:
+    findings = {}
+    for size in sorted(set(problem.sizes[direction])):  # few edges are found soon, and say where more are
         outcome = _enough(acdc, size, known, run)
-        findings.append(_exactly(problem, size, outcome, len(known)))
-    return {direction: findings}
+        findings[size] = _exactly(problem, size, outcome, len(known))
+    return {direction: [findings[size] for size in problem.sizes[direction]]}
 
 
 def _enough(acdc: Acdc, size: int, known: dict[float, Outcome], run: Callable[[float], Outcome]) -> Outcome:
     """An outcome that keeps at least `size` edges, hardly more if the allowed number of runs finds one."""
     config = acdc.config
-    if not known or size == acdc.graph.n_edges:
-        first = run(config.first_threshold)
-        if size == acdc.graph.n_edges:  # all edges, ranked
-            return first
+    every = size == acdc.graph.n_edges  # then edges are ranked, by any tau
+    if not known:
+        like = min(_TYPICAL_SIZE, size) if every else size
+        run(config.first_threshold or max(acdc.distance_of_runs(), _TINY) / like)  # as if all edges did the same
+    if every:
+        return next(iter(known.values()))
     for _ in range(config.runs):
         counts = {threshold: int(outcome.kept.sum()) for threshold, outcome in known.items()}
         if any(size <= count <= size * (1 + config.tolerance) for count in counts.values()):
@@ -463,14 +478,21 @@ def next_threshold(counts: dict[float, int], wanted: float) -> float:
     above = [threshold for threshold, count in counts.items() if count >= wanted]
     below = [threshold for threshold, count in counts.items() if count < wanted]
     if not above or not below:
-        nearest = max(above) if above else min(below)
-        factor = math.pow(max(counts[nearest], 1) / wanted, 1.3)
+        nearest, *further = sorted(above, reverse=True) if above else sorted(below)
+        power = _falling(counts, nearest, further[0]) if further else _TYPICAL_POWER
+        factor = math.pow(max(counts[nearest], 1) / wanted, power)
         return nearest * (min(max(factor, 1.5), 30.0) if above else max(min(factor, 1 / 1.5), 1 / 30))
     low = max(above)
     high = min((threshold for threshold in below if threshold > low), default=4 * low)
     at_low, at_high = math.log(counts[low]), math.log(max(counts.get(high, 1), 0.5))
     share = (at_low - math.log(wanted)) / (at_low - at_high) if at_low > at_high else 0.5
     return low * math.pow(high / low, min(max(share, 0.1), 0.9))
+
+
+def _falling(counts: dict[float, int], nearest: float, further: float) -> float:
+    """The power of 1 / edges kept with which tau falls, by two thresholds on one side of what is wanted."""
+    grown = math.log(max(counts[nearest], 1) / max(counts[further], 1))
+    return min(max(math.log(further / nearest) / grown if grown else math.inf, 0.5), 5.0)
 
 
 def _exactly(problem: Problem, size: int, outcome: Outcome, runs: int) -> Finding:
@@ -522,6 +544,7 @@ def _forecast(problem: Problem, config: AcdcConfig) -> Work:
 ACDC = Method(
     **vars(OFFERED["acdc"]),
     search=_search,
+    version="2",
     for_share=lambda setting, direction, share: {"threshold": kl_price(setting, direction, share)},
     forecast=_forecast,
 )

@@ -32,13 +32,15 @@ class AcdcConfig:
     batch: int | None = None  # examples at a time; changes the memory, not the result
     tolerance: float = 0.1  # a tau that keeps at most this share more edges than asked for is good enough
     runs: int = 12  # most values of tau to try for a number of edges
-    first_threshold: float = 0.01  # the first tau to try
+    first_threshold: float | None = None  # the first tau to try; None: the distance of the runs over the edges asked for
 
     def __post_init__(self) -> None:
         if self.combine not in ("sum", "either"):
             raise GatewiseError(f"combine is 'sum' (the paper) or 'either', got {self.combine!r}.")
         if self.chain < 1 or self.runs < 1 or (self.batch is not None and self.batch < 1):
             raise GatewiseError("chain, batch and runs are at least 1.")
+        if self.first_threshold is not None and not self.first_threshold > 0:
+            raise GatewiseError(f"first_threshold is a tau above 0, got {self.first_threshold!r}.")
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ LAPTOP = Preset(
         "tested-gates": _each(6, 6, 6),
         "cost": _each(3, 6, 1),
     },
-    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300}},
+    parameters={"edge-pruning": {"steps": 300}},
     note="Where a method has fewer than six seeds its rows describe and decide nothing.",
 ).as_committed()
 SMOLLM2 = Preset(
@@ -187,7 +187,7 @@ SMOLLM2 = Preset(
         "tested-gates": _each(6, 6, 6),
         "cost": _each(1, 6, 1),
     },
-    parameters={"acdc": {"first_threshold": 0.02}, "edge-pruning": {"steps": 300}},
+    parameters={"edge-pruning": {"steps": 300}},
     note="Gemma-3-270M decides; this model stands beside it. Where a method has fewer than six seeds its rows describe "
     "and decide nothing.",
 ).as_committed()
