@@ -32,7 +32,7 @@ class AcdcConfig:
     batch: int | None = None  # examples at a time; changes the memory, not the result
     tolerance: float = 0.1  # a tau that keeps at most this share more edges than asked for is good enough
     runs: int = 12  # most values of tau to try for a number of edges
-    first_threshold: float | None = None  # the first tau to try; None: the distance of the runs over the edges asked for
+    first_threshold: float | None = None  # to try; None: the distance of the runs over the edges asked for
 
     def __post_init__(self) -> None:
         if self.combine not in ("sum", "either"):
