@@ -45,6 +45,7 @@ PUBLISHED: dict[str, Any] = {
     "weight_decay": 0.01,
     "start": 10.0,
     "patience": 0,
+    "draw": "one",
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "ours": {},
@@ -53,8 +54,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ours, 150 steps": {"steps": 150},
     "ours, 600 steps": {"steps": 600},
     "ours, 1,000 steps": {"steps": 1000},
-    "each, half of 8 pairs a step": {"draw": "each", "batch": 4},
-    "each, half of 8 pairs, 1,000 steps": {"draw": "each", "batch": 4, "steps": 1000},
+    "one mask for all": {"draw": "one"},
+    "one mask for all, 1,000 steps": {"draw": "one", "steps": 1000},
     "one change: linear schedule and gap": {"schedule": "linear", "multiplier_rate": 0.8},
     "one change: beta2 0.999": {"beta2": 0.999},
     "one change: rates fall from the warm-up on": {"cool_down": 0.95},

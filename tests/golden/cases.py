@@ -26,7 +26,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "acdc": {"tolerance": 1.0, "runs": 4},
     "eap": {},
     "eap-ig": {"steps": 3},
-    "edge-pruning": {"steps": 30, "batch": 4},
+    "edge-pruning": {"steps": 30, "batch": 4, "draw": "one"},
 }
 _THRESHOLDS = {"acdc": 0.02, "eap": 0.02, "edge-pruning": 0.5}
 

@@ -106,7 +106,7 @@ def test_groups_keep_the_order_of_measuring() -> None:
     some = {SeedKey("ioi", "eap", 1): "b", SeedKey("ioi", "eap", 0): "a", SeedKey("gt", "eap", 0): "c"}
     assert group(some, "task") == {"ioi": ["b", "a"], "gt": ["c"]}
     assert group(some, "method", "seed") == {("eap", 1): ["b"], ("eap", 0): ["a", "c"]}
-    assert of_kind({**some, BehaviourKey("ioi", "eap", "ns", 0): "d"}, SeedKey) == some
+    assert of_kind({**some, BehaviourKey("ioi", "eap", "ns", 0, "completeness", (1,)): "d"}, SeedKey) == some
 
 
 def test_presets_say_which_sizes_are_judged(folder: Path) -> None:

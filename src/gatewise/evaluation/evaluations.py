@@ -259,6 +259,13 @@ def evaluate(
     return evaluations[0] if isinstance(circuits, Circuit) else evaluations
 
 
+def behaviours(model: Model | Setting, pairs: Pairs | Task | None, circuits: Sequence[Circuit]) -> list[Behaviour]:
+    """What circuits do, and nothing else: no complements, and no random circuits beside them."""
+    setting = Setting.of(model, pairs, "test")
+    setting.check_circuits(circuits)
+    return [_summary([found]) for found in _measured(setting, circuits, None)]
+
+
 def _run(setting: Setting, circuits: Sequence[Circuit], random_circuits: int, seed: int) -> list[Circuit]:
     """All that is run: the full graph, the empty one, then circuits and random ones, each before its complement."""
     setting.check_circuits(circuits)

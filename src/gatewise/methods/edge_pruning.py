@@ -12,9 +12,9 @@ it is log(expected / target), and the target falls geometrically, so that the la
 circuit) in graphs of any size. An edge's score is the expected value of its mask. The other run is computed once per
 example, not per step.
 
-A mask for each example has less noise than one for all, so that a step can do with fewer examples. Most masks are
-exactly 0 before long, and with `draw="each"` a step runs what is open (engine/masked.py): the last steps cost a
-fraction of the first. One mask for all is run by the dense engine, as ever: rounding is part of a training's result.
+A mask for each example has less noise than one for all, so that a step does with half of the examples. Most masks are
+exactly 0 before long, and a step runs what is open (engine/masked.py): the last steps cost a fraction of the first. One
+mask for all (`draw="one"`, as published) is run by the dense engine.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def _trainings(
         bar.advance(config.steps * len(done))
         for job, size in places[len(done) :]:
             if objective is None or objective.directions != job.directions:
-                objective = Objective(problem.setting, job.directions, config.batch)
+                objective = Objective(problem.setting, job.directions, config.examples_per_step(len(problem.setting)))
             before = [other for other in job.sizes[: job.sizes.index(size)] if other is not None]
             goal = Goal(size, before[-1] if before else edges)
             state = done[-1].continued() if before and size is not None else Training.begin(edges, config, problem.seed)
@@ -437,9 +437,10 @@ def _forecast(problem: Problem, config: EdgePruningConfig) -> Work:
     What is prepared is kept between steps while it fits the budget.
     """
     setting, directions, graph = problem.setting, problem.runs, problem.graph
-    steps = step_batches(setting, config.batch)
+    batch = config.examples_per_step(len(setting))
+    steps = step_batches(setting, batch)
     first, parts = steps[0][0], steps[0]
-    objective = Objective(setting, directions[:1], config.batch)
+    objective = Objective(setting, directions[:1], batch)
     with Counter() as preparing:
         kept = bytes_of(objective.prepared(first, directions[0]))
     sizes = [size for some in problem.sizes.values() for size in some if size < graph.n_edges]

@@ -74,12 +74,16 @@ def _check_calibrate(count: int) -> None:
         raise GatewiseError(f"calibrate is a number of edges, 0 for none; got {count!r}.")
 
 
+_MOST_PER_STEP = 32
+
+
 @dataclass(frozen=True)
 class EdgePruningConfig:
     """Parameters of Edge Pruning. The defaults need a tenth of the published steps: see bench/edge_pruning_settings.py.
 
     `penalty` is the price of an edge when a threshold is asked for, in nats: like ACDC's tau, an edge stays if it is
-    worth more KL than that. `batch` examples are used per step, in turn, with `one` mask for all or one for `each`.
+    worth more KL than that. `batch` examples are used per step, in turn, with `one` mask for all or one for `each`; by
+    default half of them, and at most 32, or 32 with one mask.
     """
 
     steps: int = 300
@@ -94,8 +98,8 @@ class EdgePruningConfig:
     start: float = 3.0  # mean of log alpha at first
     spread: float = 0.01  # its standard deviation
     penalty: float = 0.01
-    batch: int = 32
-    draw: Literal["one", "each"] = "one"
+    batch: int | None = None
+    draw: Literal["one", "each"] = "each"
     patience: int = 30  # steps after the ramp whose halves are compared, to stop early; 0: never
     combine: Literal["mean", "joint"] = "mean"  # for ns+dn: average two trainings, or train on the sum of both losses
     rank_all: bool = False  # rank the edges for all sizes by one training, at the smallest size
@@ -108,7 +112,7 @@ class EdgePruningConfig:
         if self.schedule not in ("geometric", "linear"):
             raise GatewiseError(f"schedule is 'geometric' or 'linear', got {self.schedule!r}.")
         for name in ("steps", "rate", "multiplier_rate", "batch"):
-            if not getattr(self, name) > 0:
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected more than 0.")
         for name in ("penalty", "spread", "patience", "weight_decay"):
             if not getattr(self, name) >= 0:
@@ -116,6 +120,12 @@ class EdgePruningConfig:
         for name in ("ramp", "warm_up", "cool_down", "beta2"):
             if not 0 <= getattr(self, name) <= 1:
                 raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected a share from 0 to 1.")
+
+    def examples_per_step(self, examples: int) -> int:
+        """Of so many in all."""
+        if self.batch is not None:
+            return self.batch
+        return min(_MOST_PER_STEP, -(-examples // 2)) if self.draw == "each" else _MOST_PER_STEP
 
 
 _STRENGTH = "smallest |score|, in units of the margin"

@@ -98,6 +98,10 @@ class Lab:
         sizes = self.sizes(method, task)
         return sizes[-1:] if method == "edge-pruning" and not self.preset.sizes.get(method) else sizes
 
+    def measured_sizes(self, measure: str, method: str, task: str, *, judged: bool = False) -> tuple[int, ...]:
+        """Those at which a measure is taken, or of these the ones that verdicts are about."""
+        return self.preset.measured_sizes(measure, method, self.model.graph, task, judged=judged)
+
     def common_sizes(self, task: str, *methods: str) -> list[int]:
         """Those that all of these methods have, or all of the preset."""
         return sorted(set.intersection(*(set(self.sizes(method, task)) for method in methods or self.preset.methods)))
@@ -179,9 +183,7 @@ class Lab:
                 continue
             own = self.circuits(task, method, direction, seed)
             found[direction] = [
-                self._best([own[size]], size, "connected")
-                if variant == "connected"
-                else self._untrimmed(search, direction, own[size])
+                self._best([own[size]], size, "connected") if variant == "connected" else self._untrimmed(own[size])
                 for size in sizes
             ]
         return found
@@ -191,13 +193,12 @@ class Lab:
         scores = torch.stack([one.scores for one in circuits if one.scores is not None]).mean(dim=0)
         return Circuit(self.model.graph, select_edges(self.model.graph, scores.abs(), size, select), scores)
 
-    def _untrimmed(self, search: Search, direction: SearchDirection, trimmed: Circuit) -> Circuit:
-        """What the tau of a circuit keeps."""
-        tau = trimmed.provenance["notes"]["tau"]
-        parameters = {**self.preset.parameters.get(search.method, {})}
-        pairs = self.pairs(search.task, search.method, search.seed)
-        more: dict[str, Any] = {"threshold": tau, "seed": search.seed, "store": self.store, **parameters}
-        found: Circuit = discover(self.model, pairs, search.method, direction, **more)
+    def _untrimmed(self, trimmed: Circuit) -> Circuit:
+        """What the tau of a circuit keeps: all edges with at least that effect."""
+        notes = trimmed.provenance["notes"]
+        found = Circuit(self.model.graph, trimmed.scores >= notes["tau"], trimmed.scores)
+        if len(found) != notes["kept_at_tau"]:
+            raise GatewiseError(f"tau {notes['tau']} kept {notes['kept_at_tau']} edges, and {len(found)} were found.")
         return found
 
     def circuits(

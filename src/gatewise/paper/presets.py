@@ -22,6 +22,11 @@ SAFE_RLHF = "PKU-Alignment/PKU-SafeRLHF"
 FORGET = "forget"  # the task of the pairs to unlearn
 
 
+def _shares(graph: Graph) -> set[int]:
+    """The paper's sizes, as shares of its graph."""
+    return {max(2, round(size * graph.n_edges / _PAPER_EDGES)) for size in _PAPER_SIZES}
+
+
 def plain_task(task: str) -> str:
     """The name of a task without its options."""
     return task.partition(":")[0]
@@ -68,10 +73,24 @@ class Preset:
             return tuple(sorted(set(self.sizes[method])))
         plain = plain_task(task)
         chosen = {sizes[plain] for sizes in self.primary_sizes.values() if plain in sizes}
-        shares = {max(2, round(size * graph.n_edges / _PAPER_EDGES)) for size in _PAPER_SIZES}
+        shares = _shares(graph)
         if method in self.curves:
             chosen |= shares.union(*(sizes.get(plain, ()) for sizes in self.judged_sizes.values()))
         return tuple(sorted(chosen or shares))
+
+    def measured_sizes(
+        self, measure: str, method: str, graph: Graph, task: str, *, judged: bool = False
+    ) -> tuple[int, ...]:
+        """Those at which a measure is taken: not where another measure alone has something to say.
+
+        judged: those that verdicts are about, without the paper's shares.
+        """
+        sizes, plain = self.sizes_for(method, graph, task), plain_task(task)
+        declared = self.judged_sizes.get(measure, {}).get(plain)
+        if declared is None:
+            return sizes
+        wanted = {*declared, self.primary_sizes.get(measure, {}).get(plain)} | (set() if judged else _shares(graph))
+        return tuple(size for size in sizes if size in wanted)
 
     @property
     def pool(self) -> int:

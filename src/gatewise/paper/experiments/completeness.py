@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gatewise.paper.claims import Above, Claim, Ruling, rule, rules
 from gatewise.paper.contract import Experiment, Measured, Result
 from gatewise.paper.experiments.curves import (
@@ -27,10 +29,9 @@ _AT = " (IOI, 1,000 edges)"
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
-    part, divergence = COMPLETENESS
-    kl = read(lab, measured, part, divergence)
-    accuracy = {name: read(lab, measured, part, name) for name in ACCURACIES}
-    kept = edges_table(lab, measured)
+    kl = read(measured, COMPLETENESS)
+    accuracy = {name: read(measured, name) for name in ACCURACIES}
+    kept = edges_table(measured)
     return Result(
         tables=[
             *tables(lab, kl, "KL(G\\C || G), high is complete"),
@@ -97,6 +98,6 @@ EXPERIMENT = Experiment(
     title="Completeness",
     claim="without the Ns+Dn circuit the model does the task noticeably worse than without the Ns circuit.",
     labels=("figcompleteness", "tabklcompleteness", "tabacccompleteness"),
-    measurements=all_to_measure,
+    measurements=partial(all_to_measure, measure=_NAME),
     judge=_judge,
 )

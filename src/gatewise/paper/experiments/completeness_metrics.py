@@ -75,19 +75,21 @@ def sampled(lab: Lab, key: SampledKey) -> list[list[float]]:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     task, seeds = lab.preset.tasks[0], lab.preset.seeds_for(_NAME)
-    yield from to_measure(lab, tasks=[task], directions=_DIRECTIONS, seeds=seeds)
+    sizes = list(dict.fromkeys(lab.primary_size(measure, task) for measure in ("completeness", "faithfulness")))
+    yield from to_measure(lab, "completeness", tasks=[task], directions=_DIRECTIONS, seeds=seeds, sizes=sizes)
     more: dict[str, Any] = {"tasks": [task], "seeds": seeds, "pairs": lab.preset.sampled_pairs, "draws": _DRAWS}
-    for size in dict.fromkeys(lab.primary_size(measure, task) for measure in ("completeness", "faithfulness")):
+    for size in sizes:
         yield from lab.cells(sampled, SampledKey, _DIRECTIONS, apart=True, size=size, **more)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
     task = lab.preset.tasks[0]
     new = group(of_kind(measured, BehaviourKey), "method", "direction")
+    sizes = next(iter(of_kind(measured, BehaviourKey))).sizes
     lines = []
     for (size, method, direction), draws in group(of_kind(measured, SampledKey), "size", "method", "direction").items():
-        found = [seed[lab.sizes(method, task).index(size)] for seed in new[method, direction]]
-        complete = tuple(float(one["complement"]["kl_to_full"]["mean"]) for one in found)
+        found, place = new[method, direction], sizes.index(size)
+        complete = tuple(float(one["circuits"][place]["kl_to_full"]["mean"]) for one in found)
         empty = float(found[0]["empty"]["kl_to_full"]["mean"])
         lines.append(Line(size, method, direction, torch.tensor(draws, dtype=torch.float64), complete, empty))
     return Result(

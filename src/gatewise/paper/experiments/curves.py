@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from gatewise.evaluation import evaluate
+from gatewise.evaluation import evaluations
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Claim, Ruling, rule
-from gatewise.paper.contract import Measured, Measurement, Table, Variant, by_size
+from gatewise.paper.contract import Measured, Measurement, Search, Table, Variant, by_size
 from gatewise.paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, errors, size_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import plain_task
@@ -25,9 +25,8 @@ from gatewise.paper.words import (
 )
 from gatewise.statistics import sign_flip_interval
 
-# Which part of an Evaluation, and which of its divergences
-FAITHFULNESS = ("circuit", "kl_from_full")  # KL(G || C)
-COMPLETENESS = ("complement", "kl_to_full")  # KL(G\\C || G)
+FAITHFULNESS = "kl_from_full"  # of the circuit: KL(G || C)
+COMPLETENESS = "kl_to_full"  # of its complement: KL(G\\C || G)
 ACCURACIES = {
     "top_accuracy": "the most probable token of all is right, as the paper counts",
     "accuracy": "right is more probable than wrong",
@@ -43,39 +42,54 @@ At = tuple[str, str, str, Variant, int]  # task, method, direction, variant, siz
 
 
 class BehaviourKey(NamedTuple):
+    """Of what circuits do by themselves (faithfulness), or what is left without them (completeness)."""
+
     task: str
     method: str
     direction: SearchDirection
     seed: int
+    measure: str
+    sizes: tuple[int, ...]
     variant: Variant = ""
 
 
-def behaviours(lab: Lab, key: BehaviourKey) -> list[dict[str, Any]]:
-    """What the circuits of each size and their complements do on the held-out pairs: evaluations."""
-    circuits = lab.circuits(*key)
-    return evaluate(lab.model, lab.held_out(key.task), list(circuits.values()), random_circuits=0).to_json()
+def behaviours(lab: Lab, key: BehaviourKey) -> dict[str, Any]:
+    """What the full graph, the empty one, and the circuits of each size or their complements do on held-out pairs."""
+    found = lab.circuits(key.task, key.method, key.direction, key.seed, key.variant)
+    circuits = [found[size] for size in key.sizes]
+    run = circuits if key.measure == "faithfulness" else [~circuit for circuit in circuits]
+    graph = lab.model.graph
+    every = evaluations.behaviours(lab.model, lab.held_out(key.task), [graph.full(), graph.empty(), *run])
+    full, empty, *some = map(asdict, every)
+    return {"full": full, "empty": empty, "circuits": some, "edges": list(map(len, circuits))}
 
 
 def to_measure(
     lab: Lab,
+    measure: str,
     *,
     tasks: Sequence[str] | None = None,
     directions: Sequence[SearchDirection] = DIRECTIONS,
     seeds: Mapping[str, int] | None = None,
     variant: Variant = "",
     methods: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> Iterator[Measurement]:
-    """Behaviours of the circuits of all seeds."""
-    some = {"tasks": tasks, "methods": methods, "seeds": seeds}
-    return lab.cells(behaviours, BehaviourKey, directions, apart=True, variant=variant, **some)
+    """Behaviours of the circuits of all seeds; what stands beside a preset's own circuits, at judged sizes alone."""
+    for task, method, seed in lab.grid(tasks=tasks, methods=methods, seeds=seeds):
+        own = bool(variant) or task not in lab.preset.tasks
+        some = tuple(sizes or lab.measured_sizes(measure, method, task, judged=own))
+        for direction in directions:
+            key = BehaviourKey(task, method, direction, seed, measure, some, variant)
+            yield Measurement(behaviours, key, (Search(task, method, seed, (direction,), variant),))
 
 
-def all_to_measure(lab: Lab) -> Iterator[Measurement]:
+def all_to_measure(lab: Lab, measure: str) -> Iterator[Measurement]:
     """Those of the preset, and what stands beside them."""
-    yield from to_measure(lab)
+    yield from to_measure(lab, measure)
     for method in lab.preset.methods:
         for task, variant in beside(lab, method):
-            yield from to_measure(lab, tasks=[task] if task else None, methods=[method], variant=variant)
+            yield from to_measure(lab, measure, tasks=[task] if task else None, methods=[method], variant=variant)
 
 
 def beside(lab: Lab, method: str) -> list[tuple[str, Variant]]:
@@ -89,6 +103,10 @@ class Curves:
 
     values: Mapping[At, list[float]]
     ends: Mapping[str, tuple[float, float]]  # by task
+
+    def sizes(self, task: str, method: str) -> list[int]:
+        """Of the preset's own circuits, ascending."""
+        return sorted({at[4] for at in self.values if at[:2] == (task, method) and not at[3]})
 
     def differences(
         self,
@@ -126,15 +144,15 @@ class Curves:
         return found
 
 
-def read(lab: Lab, measured: Measured, part: str, measure: str) -> Curves:
-    """A measure of one part of all circuits' behaviours."""
+def read(measured: Measured, name: str) -> Curves:
+    """One measure of all behaviours."""
     values: dict[At, list[float]] = {}
     ends: dict[str, tuple[float, float]] = {}
     for key, found in measured.items():
-        for size, one in zip(lab.sizes(key.method, key.task), found, strict=True):
+        for size, one in zip(key.sizes, found["circuits"], strict=True):
             at = (key.task, key.method, key.direction, key.variant, size)
-            values.setdefault(at, []).append(float(one[part][measure]["mean"]))
-        ends[key.task] = (float(found[0]["full"][measure]["mean"]), float(found[0]["empty"][measure]["mean"]))
+            values.setdefault(at, []).append(float(one[name]["mean"]))
+        ends[key.task] = (float(found["full"][name]["mean"]), float(found["empty"][name]["mean"]))
     return Curves(values, ends)
 
 
@@ -158,13 +176,13 @@ def _said(task: str, variant: Variant) -> str:
     )
 
 
-def edges_table(lab: Lab, measured: Measured) -> Table | None:
+def edges_table(measured: Measured) -> Table | None:
     """How many edges ACDC keeps at its tau."""
     sizes: dict[tuple[str, str, int], list[int]] = {}
     for key, found in measured.items():
-        for size, one in zip(lab.sizes(key.method, key.task), found, strict=True):
+        for size, edges in zip(key.sizes, found["edges"], strict=True):
             if key.variant == "untrimmed":
-                sizes.setdefault((key.task, key.direction, size), []).append(one["edges"])
+                sizes.setdefault((key.task, key.direction, size), []).append(edges)
     rows = [
         (task_name(task), DIRECTION_NAMES[direction], size, statistics.fmean(some), min(some), max(some))
         for (task, direction, size), some in sizes.items()
@@ -197,7 +215,7 @@ def figure(lab: Lab, curves: Curves, label: str) -> Callable[[], Figure]:
     """Panels: tasks down, methods across; a line for each direction, with its 95 % interval."""
 
     def fill(at: Any, task: str, method: str) -> None:
-        sizes = lab.sizes(method, task)
+        sizes = curves.sizes(task, method)
         for direction in DIRECTIONS:
             line = [curves.values[task, method, direction, "", size] for size in sizes]
             means = list(map(statistics.fmean, line))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 
 from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Result
@@ -25,10 +26,9 @@ _NAME = "faithfulness"
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
-    part, divergence = FAITHFULNESS
-    kl = read(lab, measured, part, divergence)
-    accuracy = {name: read(lab, measured, part, name) for name in ACCURACIES}
-    top, task, kept = accuracy["top_accuracy"], lab.preset.tasks[0], edges_table(lab, measured)
+    kl = read(measured, FAITHFULNESS)
+    accuracy = {name: read(measured, name) for name in ACCURACIES}
+    top, task, kept = accuracy["top_accuracy"], lab.preset.tasks[0], edges_table(measured)
     return Result(
         tables=[
             *tables(lab, kl, "KL(G || C), low is faithful"),
@@ -77,7 +77,8 @@ def _rulings(lab: Lab, kl: Curves, method: str) -> list[Ruling]:
 
 
 def _average(lab: Lab, task: str, curves: dict[str, Curves]) -> Figure:
-    sizes, methods = lab.common_sizes(task), lab.preset.methods
+    methods = lab.preset.methods
+    sizes = sorted(set.intersection(*(set(curves["KL(G || C)"].sizes(task, m)) for m in methods)))
     drawn, axes = panels(1, 2)
     for at, (label, curve) in zip(axes[0], curves.items(), strict=True):
         for d in DIRECTIONS:
@@ -98,6 +99,6 @@ EXPERIMENT = Experiment(
     title="Faithfulness",
     claim="Ns+Dn circuits are about as faithful as Ns circuits, and both more than Dn circuits.",
     labels=("figfaithfulnessaverage", "figfaithfulness"),
-    measurements=all_to_measure,
+    measurements=partial(all_to_measure, measure=_NAME),
     judge=_judge,
 )
