@@ -45,8 +45,8 @@ _ROUNDING = 1.01  # bounds are widened by this, for sums in the model's own prec
 class _Words:
     """The words that are unembedded exactly. Rows by example."""
 
-    chosen: Tensor  # [example, word]
     rows: Tensor  # [example, word, d], of the unembedding
+    tail: Tensor  # [example, vocabulary], 0 where a word is chosen, and 1
     peak: float  # the largest probability left to the tail when chosen
 
 
@@ -118,10 +118,10 @@ class Divergence:
         """`exact` of [row, example, d], with logits of a few words at a time."""
         y = self.model.final_norm(residual)
         shift = self._reference_logit(y)
-        flat, below = y.flatten(0, 1).T.contiguous(), shift.flatten().to(y.dtype)
+        flat, below = y.flatten(0, 1), shift.flatten().to(y.dtype)
         total = torch.zeros_like(below, dtype=torch.float64)
-        for rows in self.model.head.split(_words_at_once(len(below))):
-            total += (rows @ flat).sub_(below).exp_().sum(dim=0)
+        for rows in self.model.head.split(_words_at_once(len(flat))):
+            total += F.linear(flat, rows).sub_(below[:, None]).exp_().sum(dim=1)
         return self._checked(residual, total.reshape(shift.shape), shift)
 
     def _spanned(self, residual: Tensor, span: Span, start: Tensor) -> Tensor | None:
@@ -225,16 +225,13 @@ class Divergence:
 
     def _add_anchors(self, residual: Tensor) -> _Anchors:
         """Unembed these residuals wholly; choose the words again if they have become a bad choice."""
-        logits = self.model.unembed(residual)
-        log_z = _log_sum_exp(logits)
-        p = (logits - log_z[..., None].to(logits.dtype)).exp_()
         if self._anchors is not None:
-            new = self._anchors_for(residual, p, log_z)
+            new = self._anchors_for(residual)
             if not self._outgrown(new):
                 self._anchors = self._anchors.joined(new)
                 return self._anchors
-        self._words = self._choose_words(p[-1])
-        self._anchors = self._anchors_for(residual, p, log_z)
+        self._words = self._choose_words(self.model.unembed(residual[-1]).softmax(dim=-1))
+        self._anchors = self._anchors_for(residual)
         return self._anchors
 
     def _choose_words(self, p: Tensor) -> _Words:
@@ -244,15 +241,37 @@ class Divergence:
         most = _MOST_WORD_BYTES // (len(p) * head.shape[1] * head.element_size())
         found = p.topk(max(1, min(wanted, most, size // 4)) + 1, dim=-1)
         chosen = found.indices[:, :-1]
-        return _Words(chosen, head[chosen], float(found.values[:, -1].max()))
+        tail = torch.ones_like(p).scatter_(-1, chosen, 0.0)
+        return _Words(head[chosen], tail, float(found.values[:, -1].max()))
 
-    def _anchors_for(self, residual: Tensor, p: Tensor, log_z: Tensor) -> _Anchors:
-        tail = p.scatter(-1, self._words.chosen.expand(len(p), -1, -1), 0.0)
-        share = tail.sum(dim=-1, dtype=torch.float64).clamp(min=_TINY)
-        ratio = tail.amax(dim=-1).double() * self.model.vocabulary_size / share
-        mean = (tail @ self.model.head).double() / share[..., None]
-        points = self.model.final_norm(residual).double()
-        return _Anchors(points, share.log() + log_z, mean, ratio, share)
+    def _anchors_for(self, residual: Tensor) -> _Anchors:
+        """Anchors at residuals [row, example, d]: sums over the tail, a few words at a time."""
+        y = self.model.final_norm(residual)
+        shift = self._reference_logit(y)
+        found = self._tail(y, shift.to(y.dtype))
+        if not bool(torch.isfinite(found[0]).all() & (found[1] > 0).all()):  # logits too far from the reference's
+            shift = self.model.unembed(residual).amax(dim=-1).double()
+            found = self._tail(y, shift.to(y.dtype))
+        total, tail, largest, mean = found
+        tail = tail.clamp(min=_TINY)
+        log_tail = tail.log() + shift.to(y.dtype).double()
+        ratio = largest.double() * self.model.vocabulary_size / tail
+        return _Anchors(y.double(), log_tail, mean.double() / tail[..., None], ratio, tail / total)
+
+    def _tail(self, y: Tensor, below: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of exponents of all logits, relative to `below`: their sum, and the tail's sum, largest and sum of rows."""
+        shape, flat, below = below.shape, y.flatten(0, 1), below.flatten()[:, None]
+        total, tail = torch.zeros(2, len(flat), dtype=torch.float64, device=y.device)
+        largest, mean = torch.zeros_like(flat[:, 0]), torch.zeros_like(flat)
+        words = _words_at_once(len(flat))
+        for rows, inside in zip(self.model.head.split(words), self._words.tail.split(words, dim=1), strict=True):
+            parts = F.linear(flat, rows).sub_(below).exp_()
+            total += parts.sum(dim=1)
+            parts.reshape(*shape, -1).mul_(inside)
+            tail += parts.sum(dim=1)
+            torch.maximum(largest, parts.amax(dim=1), out=largest)
+            mean.addmm_(parts, rows)
+        return total.reshape(shape), tail.reshape(shape), largest.reshape(shape), mean.reshape(y.shape)
 
     def _outgrown(self, anchors: _Anchors) -> bool:
         largest = float((anchors.ratio * anchors.share).max()) / self.model.vocabulary_size
