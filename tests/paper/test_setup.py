@@ -70,6 +70,17 @@ def test_methods_have_the_sizes_that_were_chosen(lab: Lab) -> None:
     assert chosen.searched_sizes("edge-pruning", "gt") == (max(both),)
 
 
+def test_a_measure_is_taken_where_it_says_something() -> None:
+    graph, judged = Lab(QUICK, Path()).model.graph, QUICK.judged_sizes["completeness"]["gt"]
+    sizes = QUICK.measured_sizes("completeness", "eap", graph, "gt")
+    assert set(judged) < set(sizes) < set(QUICK.sizes_for("eap", graph, "gt"))
+    assert max(sizes) <= 2 * max(judged)
+    assert QUICK.measured_sizes("completeness", "eap", graph, "gt", judged=True) == tuple(judged)
+    assert QUICK.measured_sizes("completeness", "acdc", graph, "gt") == (QUICK.primary_sizes["completeness"]["gt"],)
+    given = QUICK.changed(sizes=[5, 50])
+    assert given.measured_sizes("completeness", "eap", graph, "gt") == (5, 50)
+
+
 def test_pairs_differ_as_a_variant_says(lab: Lab) -> None:
     def texts(seed: int, variant: Variant = "") -> list[str]:
         return list(lab.pairs("ioi", "eap", seed, variant).clean_text)

@@ -17,6 +17,7 @@ from gatewise.paper.calibration import MEASURES, ChosenSizes, committed
 
 _PAPER_SIZES = (100, 200, 500, 1_000, 2_000, 5_000)
 _PAPER_EDGES = 32_491
+_NEAR = 2  # times a size
 STAND_IN = "stand-in"
 SAFE_RLHF = "PKU-Alignment/PKU-SafeRLHF"
 FORGET = "forget"  # the task of the pairs to unlearn
@@ -81,16 +82,17 @@ class Preset:
     def measured_sizes(
         self, measure: str, method: str, graph: Graph, task: str, *, judged: bool = False
     ) -> tuple[int, ...]:
-        """Those at which a measure is taken: not where another measure alone has something to say.
+        """Those at which a measure is taken: those that verdicts are about, and the paper's shares near them.
 
-        judged: those that verdicts are about, without the paper's shares.
+        Further away all circuits do nothing, or everything, by the calibration. judged: without the paper's shares.
         """
         sizes, plain = self.sizes_for(method, graph, task), plain_task(task)
-        declared = self.judged_sizes.get(measure, {}).get(plain)
-        if declared is None:
+        wanted = set(self.judged_sizes.get(measure, {}).get(plain, ()))
+        if not wanted:
             return sizes
-        wanted = {*declared, self.primary_sizes.get(measure, {}).get(plain)} | (set() if judged else _shares(graph))
-        return tuple(size for size in sizes if size in wanted)
+        wanted.add(self.primary_sizes[measure][plain])
+        near = {n for n in _shares(graph) if min(wanted) <= _NEAR * n and n <= _NEAR * max(wanted)}
+        return tuple(size for size in sizes if size in (wanted if judged else wanted | near))
 
     @property
     def pool(self) -> int:
