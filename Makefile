@@ -52,8 +52,11 @@ bench: $(STAMP) ## speed and memory, in units of a plain forward pass, beside Au
 	$(BIN)/python bench/acdc.py $(COMPARED)
 	$(if $(wildcard $(PEERS)),$(BIN)/python bench/beside.py --peers $(PEERS) --acdc $(ACDC))
 
-bench-long: $(STAMP) ## the searches by ACDC that take minutes each
-	$(BIN)/python bench/acdc.py --long $(COMPARED)
+bench-long: $(STAMP) ## searches that take minutes each: by ACDC, with two threads, and by Edge Pruning (an hour in all)
+	$(BIN)/python bench/acdc.py --long --threads 1 $(COMPARED)
+	$(BIN)/python bench/acdc.py --speedup "smollm2-135m, tau 0.01"
+	OMP_NUM_THREADS=1 $(BIN)/python bench/edge_pruning_settings.py --model smollm2-135m --task ioi --examples 8 \
+		--edges 500 --settings ours "ours, 1,000 steps" "one mask for all"
 
 bench-peers: $(PEERS_VENV)/.installed ## measure AutoCircuit, in an environment of its own (.venv-peers)
 	$(PEERS_VENV)/bin/python bench/peers.py --out $(PEERS)

@@ -38,6 +38,9 @@ from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
 
 
+_LEAST_SPEEDUP = 1.6  # the project's limit for two threads
+
+
 @dataclass(frozen=True)
 class Case:
     """One search to measure."""
@@ -224,6 +227,8 @@ def main() -> None:
     if options.inside:
         threshold = options.threshold or CASES[options.inside].threshold
         return print(json.dumps(measure(options.inside, threshold, options.clock, options.profile)))
+    if options.speedup:
+        return speedup(options.speedup)
     peers = json.loads(options.peers.read_text()) if options.peers else {}
     rows = []
     for name in options.only or [name for name, case in CASES.items() if options.long or not case.long]:
@@ -242,6 +247,15 @@ def main() -> None:
     return None
 
 
+def speedup(name: str) -> None:
+    """Wall time of a case with one thread and with two."""
+    one, two = (_in_fresh_process(name, _parse(["--threads", str(n), "--clock", "wall"])) for n in (1, 2))
+    ratio = one["seconds"] / two["seconds"]
+    missed = "missed" if ratio < _LEAST_SPEEDUP else "met"
+    print(f"{name}: {one['seconds']:.0f} s on one thread, {two['seconds']:.0f} s on two: {ratio:.2f} times")
+    print(f"limit {_LEAST_SPEEDUP} times: {missed}. F: {one['plain_seconds']:.3f} and {two['plain_seconds']:.3f} s")
+
+
 def _in_fresh_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
     arguments = ["--threads", str(options.threads), "--clock", options.clock, "--inside", name]
     arguments += ["--profile"] if options.profile else []
@@ -252,7 +266,7 @@ def _in_fresh_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _parse() -> argparse.Namespace:
+def _parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="ACDC from end to end, in units of a plain forward pass.")
     parser.add_argument("--only", action="append", choices=list(CASES), help="a case; may be repeated [the short ones]")
     parser.add_argument("--long", action="store_true", help="all cases: some half an hour")
@@ -262,10 +276,13 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--threshold", type=float, help="another tau than the case's")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--find", choices=list(CASES), help="look for the tau of a case instead")
+    parser.add_argument(
+        "--speedup", choices=list(CASES), help="how many times faster two threads are, alone on a machine"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, help="write the JSON to this file as well")
     parser.add_argument("--inside", choices=list(CASES), help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -45,15 +45,19 @@ def measure(name: str, method: str, examples: int) -> dict[str, float]:
     else:
         model = load_model(name)
         pairs = task("ioi", model, examples=examples, test_examples=1).train
-    asked: dict[str, Any] = {
-        "eap": {"edges": 100},
-        "acdc": {"threshold": size["tau"]},
-        "edge-pruning": {"edges": 100, "steps": 2},
-    }[method]
     forget_peak()
     started = time.process_time()
-    discover(model, pairs, method, **asked)
+    discover(model, pairs, method, **asked(name, method))
     return {"peak": peak_resident(), "seconds": time.process_time() - started}
+
+
+def asked(name: str, method: str) -> dict[str, Any]:
+    """What is searched for."""
+    return {
+        "eap": {"edges": 100},
+        "acdc": {"threshold": SIZES[name]["tau"]},
+        "edge-pruning": {"edges": 100, "steps": 2},
+    }[method]
 
 
 def in_fresh_process(*arguments: str) -> dict[str, float]:
@@ -72,11 +76,10 @@ def compare(names: list[str], methods: list[str]) -> None:
     for name in names:
         for method in methods:
             examples = SIZES[name]["acdc_examples"] if method == "acdc" else 64
-            expected = forecast(name, "ioi", method, examples=examples)  # type: ignore[arg-type]
+            expected = forecast(name, "ioi", method, examples=examples, **asked(name, method))  # type: ignore[arg-type]
             found = in_fresh_process("--measure", name, method, str(examples))
             off = expected.peak / found["peak"] - 1
-            seconds = expected.seconds * (2 / 300 if method == "edge-pruning" else 1)
-            shown = "" if method == "acdc" else f"{seconds:.1f}"
+            shown = "" if method == "acdc" else f"{expected.seconds:.1f}"
             print(
                 f"| {name} | {method} | {examples} | {expected.peak / 1e6:,.0f} | {found['peak'] / 1e6:,.0f} "
                 f"| {off:+.0%} | {shown} | {found['seconds']:.1f} |",
