@@ -37,7 +37,6 @@ from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
 
-
 _LEAST_SPEEDUP = 1.6  # the project's limit for two threads
 
 
