@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from gatewise.circuits.graph import Graph
+from gatewise.errors import GatewiseError
 from gatewise.logic.interactions import interaction
 from gatewise.models.planted_kinds import planted_kind
 from gatewise.paper import calibration
 from gatewise.paper.contract import Search, Variant
+from gatewise.paper.experiments import EXPERIMENTS
 from gatewise.paper.experiments.gate_ablation import Removals, share_of_one
 from gatewise.paper.experiments.graph_study import role_groups, stated_value, study_tested
 from gatewise.paper.experiments.misalignment import best_by_index
@@ -79,6 +81,18 @@ def test_a_measure_is_taken_where_it_says_something() -> None:
     assert QUICK.measured_sizes("completeness", "acdc", graph, "gt") == (QUICK.primary_sizes["completeness"]["gt"],)
     given = QUICK.changed(sizes=[5, 50])
     assert given.measured_sizes("completeness", "eap", graph, "gt") == (5, 50)
+
+
+def test_an_experiment_does_without_what_is_left_out() -> None:
+    preset = PRESETS["laptop"]
+    assert preset.of("completeness") is preset
+    assert "acdc" not in preset.of("faithfulness").methods
+    assert {name for some in preset.left_out.values() for name in some} < set(EXPERIMENTS)
+    with pytest.raises(GatewiseError, match="faithfulness does without acdc"):
+        preset.changed(methods=("acdc",)).of("faithfulness")
+    sizes = {task: (preset.primary_sizes["completeness"][task],) for task in preset.tasks}
+    graph = Lab(QUICK, Path()).model.graph  # sizes that were chosen do not depend on it
+    assert {task: preset.sizes_for("acdc", graph, task) for task in preset.tasks} == sizes
 
 
 def test_pairs_differ_as_a_variant_says(lab: Lab) -> None:

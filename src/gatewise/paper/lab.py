@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ class Lab:
         self._tasks: dict[str, Task] = {}
         self._circuits: dict[tuple[str, str, str, int, Variant], dict[int, Circuit]] = {}  # read from the store once
         torch.set_num_threads(preset.threads)
+
+    def of(self, experiment: str) -> Lab:
+        """The same lab, with the methods that an experiment has."""
+        lab = copy(self)
+        lab.preset = self.preset.of(experiment)
+        return lab
 
     @cached_property
     def model(self) -> Model:

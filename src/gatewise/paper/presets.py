@@ -46,6 +46,9 @@ class Preset:
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the methods
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by method, in place of the calibration's
     curves: tuple[str, ...] = ("eap",)  # methods that have the paper's shares too
+    measures: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By method without curves: the measures whose primary sizes it has; all of them by default."""
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by method: experiments that do without it
     judged_sizes: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     """By measure and task: the sizes that verdicts are about, chosen by a calibration; without one all of them."""
     primary_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -73,7 +76,8 @@ class Preset:
         if self.sizes.get(method):
             return tuple(sorted(set(self.sizes[method])))
         plain = plain_task(task)
-        chosen = {sizes[plain] for sizes in self.primary_sizes.values() if plain in sizes}
+        own = self.measures.get(method, MEASURES)
+        chosen = {sizes[plain] for name, sizes in self.primary_sizes.items() if plain in sizes and name in own}
         shares = _shares(graph)
         if method in self.curves:
             chosen |= shares.union(*(sizes.get(plain, ()) for sizes in self.judged_sizes.values()))
@@ -106,6 +110,13 @@ class Preset:
     def gate_pool(self) -> int:
         """Pairs beyond those, from which all seeds draw theirs for tested gates."""
         return self.gate_pairs * max(self.seeds_for("tested-gates").values())
+
+    def of(self, experiment: str) -> Preset:
+        """For one experiment: without the methods that it does without."""
+        some = tuple(one for one in self.methods if experiment not in self.left_out.get(one, ()))
+        if not some:
+            raise GatewiseError(f"{experiment} does without {', '.join(self.methods)} in the preset {self.name}.")
+        return self if some == self.methods else replace(self, methods=some)
 
     def seeds_for(self, experiment: str) -> Mapping[str, int]:
         """By method."""
@@ -178,6 +189,20 @@ _LAPTOP: dict[str, Any] = {
     "sampled_pairs": 8,
     "sampled_sets": 10,
     "forget_sizes": (1, 5, 20, 50, 100, 200),
+    # Circuits of hundreds of edges take ACDC many minutes each: so it has the few edges of completeness, and no gates.
+    "measures": {"acdc": ("completeness",)},
+    "left_out": {
+        "acdc": (
+            "gate-ablation",
+            "faithfulness",
+            "completeness-metrics",
+            "misalignment",
+            "graph-study",
+            "contribution",
+            "proportion",
+        ),
+        "edge-pruning": ("misalignment", "completeness-metrics"),
+    },
 }
 LAPTOP = Preset(
     name="laptop",
@@ -188,7 +213,7 @@ LAPTOP = Preset(
         "stability": _each(6, 20, 6),
         "misalignment": _each(1, 6, 1),
         "completeness-metrics": _each(1, 6, 1),
-        "gate-ablation": _each(6, 6, 3),
+        "gate-ablation": _each(1, 6, 3),
         "tested-gates": _each(6, 6, 6),
         "cost": _each(3, 6, 1),
     },
@@ -204,7 +229,7 @@ SMOLLM2 = Preset(
         "stability": _each(3, 20, 1),
         "misalignment": _each(1, 6, 1),
         "completeness-metrics": _each(1, 6, 1),
-        "gate-ablation": _each(3, 6, 1),
+        "gate-ablation": _each(1, 6, 1),
         "tested-gates": _each(6, 6, 6),
         "cost": _each(1, 6, 1),
     },

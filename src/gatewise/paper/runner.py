@@ -76,7 +76,7 @@ def reproduce(
             problems = run.done(some, every)
             if problems:
                 raise GatewiseError(next(iter(problems.values())))
-            result = judged(lab, experiment, some)
+            result = judged(lab.of(experiment.name), experiment, some)
             finished.append(draw_figures(lab.folder, experiment, result))
         except GatewiseError as error:
             failed[experiment.name] = str(error)
@@ -148,8 +148,9 @@ class _Run:
         unready: dict[str, str] = {}
         for experiment in chosen:
             try:
-                experiment.check(self.lab.preset)
-                wanted[experiment.name] = list(experiment.measurements(self.lab))
+                own = self.lab.of(experiment.name)
+                experiment.check(own.preset)
+                wanted[experiment.name] = list(experiment.measurements(own))
             except GatewiseError as error:
                 if len(chosen) == 1:
                     raise

@@ -17,6 +17,7 @@ from gatewise.files import write_atomically
 from gatewise.paper.claims import JUDGEMENTS, Judgement
 from gatewise.paper.contract import Experiment, Result, Table
 from gatewise.paper.figures import draw
+from gatewise.paper.words import METHOD_NAMES
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -230,11 +231,13 @@ def _settings(preset: Mapping[str, Any]) -> Table:
         for method in preset["methods"]
     ]
     columns = ("method", "pairs to search on", "edges", "seeds", "seeds of some", "parameters")
+    gone = {m: some for m, some in preset["left_out"].items() if m in preset["methods"]}
+    without = "; ".join(f"{METHOD_NAMES[m]} in {', '.join(some)}" for m, some in gone.items())
     note = (
         f"A seed has pairs of its own and seeds the method. Declared beforehand: differences up to "
         f"{preset['smallest']:g} do not matter ({preset['smallest_cost']:g} for ratios of times); what is removed "
         f"together and changes less than {preset['floor']:.0%} of the KL between the runs has no effect. "
-        f"{preset['note']}"
+        f"{f'Left out, since it would take too long: {without}. ' if without else ''}{preset['note']}"
     ).rstrip()
     return Table("Settings", columns, rows, note)
 

@@ -30,7 +30,8 @@ Times = Mapping[tuple[str, str], Sequence[Mapping[str, Mapping[str, float]]]]  #
 
 def seconds(lab: Lab, key: SeedKey) -> dict[str, dict[str, float]]:
     """Of one search at one size, by direction: processor seconds in units of F, and trials of ACDC."""
-    size, forward = lab.gate_size(key.task), _forward(lab, lab.pairs(key.task, key.method, key.seed))
+    size = _size(lab, key.method, key.task)
+    forward = _forward(lab, lab.pairs(key.task, key.method, key.seed))
     found: dict[str, dict[str, float]] = {}
     for direction in DIRECTIONS:
         changes: dict[str, Any] = {"edges": size}
@@ -43,6 +44,12 @@ def seconds(lab: Lab, key: SeedKey) -> dict[str, dict[str, float]]:
         trials = float(one["notes"].get("trials", math.nan)) if "notes" in one else math.nan
         found[direction] = {"F": one["time"]["processor_seconds"] / forward, "trials": trials}
     return found
+
+
+def _size(lab: Lab, method: str, task: str) -> int:
+    """That of gates, or the largest if the method does not have it."""
+    sizes = lab.sizes(method, task)
+    return lab.gate_size(task) if lab.gate_size(task) in sizes else sizes[-1]
 
 
 def _forward(lab: Lab, pairs: Pairs) -> float:
@@ -63,7 +70,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
         (
             METHOD_NAMES[method],
             task_name(task),
-            lab.gate_size(task),
+            _size(lab, method, task),
             *(mean_and_deviation([seed[direction]["F"] for seed in times[task, method]]) for direction in DIRECTIONS),
             *(
                 mean_and_deviation([seed[direction]["trials"] for seed in times[task, method]])

@@ -38,6 +38,7 @@ BESIDE: Mapping[str, Sequence[tuple[str, Variant]]] = {
     "eap": (("", "connected"), (PROBABILITY_MARGIN, "")),
     "edge-pruning": (("", "connected"),),
 }
+_BESIDE = 1.02  # how far apart directions are drawn where there is one size, as a factor
 At = tuple[str, str, str, Variant, int]  # task, method, direction, variant, size
 
 
@@ -216,12 +217,12 @@ def figure(lab: Lab, curves: Curves, label: str) -> Callable[[], Figure]:
 
     def fill(at: Any, task: str, method: str) -> None:
         sizes = curves.sizes(task, method)
-        for direction in DIRECTIONS:
+        for place, direction in enumerate(DIRECTIONS):
             line = [curves.values[task, method, direction, "", size] for size in sizes]
             means = list(map(statistics.fmean, line))
-            at.errorbar(
-                sizes, means, errors(means, map(sign_flip_interval, line)), capsize=2, **direction_style(direction)
-            )
+            look = direction_style(direction)
+            beside = [size * _BESIDE ** (place - 1) for size in sizes] if len(sizes) == 1 else sizes
+            at.errorbar(beside, means, errors(means, map(sign_flip_interval, line)), capsize=2, **look)
         for end, name, style in zip(curves.ends[task], ("whole model", "empty circuit"), "-:", strict=True):
             at.axhline(end, color=BASELINE_COLOUR, linewidth=0.8, linestyle=style, label=name)
         size_axis(at, sizes)
