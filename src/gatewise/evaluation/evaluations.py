@@ -259,9 +259,8 @@ def evaluate(
     return evaluations[0] if isinstance(circuits, Circuit) else evaluations
 
 
-def behaviours(model: Model | Setting, pairs: Pairs | Task | None, circuits: Sequence[Circuit]) -> list[Behaviour]:
+def behaviours(setting: Setting, circuits: Sequence[Circuit]) -> list[Behaviour]:
     """What circuits do, and nothing else: no complements, and no random circuits beside them."""
-    setting = Setting.of(model, pairs, "test")
     setting.check_circuits(circuits)
     return [_summary([found]) for found in _measured(setting, circuits, None)]
 

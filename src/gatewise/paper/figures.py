@@ -71,15 +71,17 @@ def filled(
     legend_columns: int | None = None,
     **more: Any,
 ) -> Figure:
-    """Panels, each filled by a call with its axes, row and column; the legend of the first below all."""
+    """Panels, each filled by a call with its axes, row and column; one legend of all below."""
     figure, axes = panels(len(rows), len(columns), **more)
     for line, row in zip(axes, rows, strict=True):
         for at, column in zip(line, columns, strict=True):
             fill(at, row, column)
         line[0].set_ylabel(label)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    if handles:
-        legend_below(figure, handles, labels, columns=legend_columns)
+    drawn = [at.get_legend_handles_labels() for line in axes for at in line]
+    known = {label: handle for some in reversed(drawn) for handle, label in zip(*some, strict=True)}
+    labels = list(dict.fromkeys(label for _, some in drawn for label in some))
+    if labels:
+        legend_below(figure, [known[label] for label in labels], labels, columns=legend_columns)
     return figure
 
 

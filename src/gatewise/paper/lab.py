@@ -13,6 +13,7 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
 from gatewise.circuits.selection import Selection, select_edges
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import Gates, split_gates
 from gatewise.methods import discover
@@ -37,6 +38,7 @@ class Lab:
         self.folder = folder
         self.store = Store(folder / "store")
         self._tasks: dict[str, Task] = {}
+        self._setting: tuple[str, Setting] | None = None
         self._circuits: dict[tuple[str, str, str, int, Variant], dict[int, Circuit]] = {}  # read from the store once
         torch.set_num_threads(preset.threads)
 
@@ -153,6 +155,12 @@ class Lab:
     def held_out(self, task: str) -> Pairs:
         """What circuits are measured on; no method has seen it."""
         return self._task(task).test
+
+    def setting(self, task: str) -> Setting:
+        """The held-out pairs with their runs, which are kept as long as the same task is asked for."""
+        if self._setting is None or self._setting[0] != task:
+            self._setting = (task, Setting(self.model, self.held_out(task)))
+        return self._setting[1]
 
     def _task(self, name: str) -> Task:
         if name not in self._tasks:

@@ -19,8 +19,8 @@ from gatewise.evaluation import incompleteness
 from gatewise.evaluation.knockouts import SAMPLES, SampledColumn, sampled_columns
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Claim, Ruling, rules
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
-from gatewise.paper.experiments.curves import BehaviourKey, to_measure
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, TaskKey, group, of_kind
+from gatewise.paper.experiments.curves import BehaviourKey, ends_to_measure, to_measure
 from gatewise.paper.figures import LINES, MARKERS, METHOD_COLOURS, Figure, filled
 from gatewise.paper.lab import Lab
 from gatewise.paper.published import METRICS
@@ -76,6 +76,7 @@ def sampled(lab: Lab, key: SampledKey) -> list[list[float]]:
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     task, seeds = lab.preset.tasks[0], lab.preset.seeds_for(_NAME)
     sizes = list(dict.fromkeys(lab.primary_size(measure, task) for measure in ("completeness", "faithfulness")))
+    yield ends_to_measure(task)
     yield from to_measure(lab, "completeness", tasks=[task], directions=_DIRECTIONS, seeds=seeds, sizes=sizes)
     more: dict[str, Any] = {"tasks": [task], "seeds": seeds, "pairs": lab.preset.sampled_pairs, "draws": _DRAWS}
     for size in sizes:
@@ -90,7 +91,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
     for (size, method, direction), draws in group(of_kind(measured, SampledKey), "size", "method", "direction").items():
         found, place = new[method, direction], sizes.index(size)
         complete = tuple(float(one["circuits"][place]["kl_to_full"]["mean"]) for one in found)
-        empty = float(found[0]["empty"]["kl_to_full"]["mean"])
+        empty = float(measured[TaskKey(task)]["empty"]["kl_to_full"]["mean"])
         lines.append(Line(size, method, direction, torch.tensor(draws, dtype=torch.float64), complete, empty))
     return Result(
         tables=[_table(lab, lines), _deviations(lab, lines)],

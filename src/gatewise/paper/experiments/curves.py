@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gatewise.evaluation import evaluations
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Claim, Ruling, rule
-from gatewise.paper.contract import Measured, Measurement, Search, Table, Variant, by_size
+from gatewise.paper.contract import Measured, Measurement, Search, Table, TaskKey, Variant, by_size, of_kind
 from gatewise.paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, errors, size_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import plain_task
@@ -55,14 +55,23 @@ class BehaviourKey(NamedTuple):
 
 
 def behaviours(lab: Lab, key: BehaviourKey) -> dict[str, Any]:
-    """What the full graph, the empty one, and the circuits of each size or their complements do on held-out pairs."""
+    """What the circuits of each size, or their complements, do on the held-out pairs; and their numbers of edges."""
     found = lab.circuits(key.task, key.method, key.direction, key.seed, key.variant)
     circuits = [found[size] for size in key.sizes]
     run = circuits if key.measure == "faithfulness" else [~circuit for circuit in circuits]
+    some = evaluations.behaviours(lab.setting(key.task), run)
+    return {"circuits": list(map(asdict, some)), "edges": list(map(len, circuits))}
+
+
+def ends(lab: Lab, key: TaskKey) -> dict[str, Any]:
+    """What the full graph and the empty one do on the held-out pairs."""
     graph = lab.model.graph
-    every = evaluations.behaviours(lab.model, lab.held_out(key.task), [graph.full(), graph.empty(), *run])
-    full, empty, *some = map(asdict, every)
-    return {"full": full, "empty": empty, "circuits": some, "edges": list(map(len, circuits))}
+    full, empty = evaluations.behaviours(lab.setting(key.task), [graph.full(), graph.empty()])
+    return {"full": asdict(full), "empty": asdict(empty)}
+
+
+def ends_to_measure(task: str) -> Measurement:
+    return Measurement(ends, TaskKey(task))
 
 
 def to_measure(
@@ -87,9 +96,11 @@ def to_measure(
 
 def all_to_measure(lab: Lab, measure: str) -> Iterator[Measurement]:
     """Those of the preset, and what stands beside them."""
+    yield from map(ends_to_measure, lab.preset.tasks)
     yield from to_measure(lab, measure)
     for method in lab.preset.methods:
         for task, variant in beside(lab, method):
+            yield from map(ends_to_measure, [task] if task else [])
             yield from to_measure(lab, measure, tasks=[task] if task else None, methods=[method], variant=variant)
 
 
@@ -148,13 +159,12 @@ class Curves:
 def read(measured: Measured, name: str) -> Curves:
     """One measure of all behaviours."""
     values: dict[At, list[float]] = {}
-    ends: dict[str, tuple[float, float]] = {}
-    for key, found in measured.items():
+    for key, found in of_kind(measured, BehaviourKey).items():
         for size, one in zip(key.sizes, found["circuits"], strict=True):
             at = (key.task, key.method, key.direction, key.variant, size)
             values.setdefault(at, []).append(float(one[name]["mean"]))
-        ends[key.task] = (float(found["full"][name]["mean"]), float(found["empty"][name]["mean"]))
-    return Curves(values, ends)
+    both = {key.task: (one["full"][name], one["empty"][name]) for key, one in of_kind(measured, TaskKey).items()}
+    return Curves(values, {task: (full["mean"], empty["mean"]) for task, (full, empty) in both.items()})
 
 
 def rulings_beside(
@@ -180,7 +190,7 @@ def _said(task: str, variant: Variant) -> str:
 def edges_table(measured: Measured) -> Table | None:
     """How many edges ACDC keeps at its tau."""
     sizes: dict[tuple[str, str, int], list[int]] = {}
-    for key, found in measured.items():
+    for key, found in of_kind(measured, BehaviourKey).items():
         for size, edges in zip(key.sizes, found["edges"], strict=True):
             if key.variant == "untrimmed":
                 sizes.setdefault((key.task, key.direction, size), []).append(edges)
