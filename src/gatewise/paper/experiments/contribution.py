@@ -213,7 +213,9 @@ def _figure(lab: Lab, means: Mapping[str, Mapping[tuple[str, str, GateType], Int
         known = [abs(i.value) for (t, _, _), i in means[name].items() if t == task and not math.isnan(i.value)]
         wide_axis(at, max(1e-9, 1e-5 * max(known, default=1.0)))  # types differ by orders of magnitude
         at.axhline(0, color="black", linewidth=0.5)
-        at.set_xticks(range(len(methods)), [METHOD_NAMES.get(method, "tested") for method in methods])
+        at.set_xticks(
+            range(len(methods)), [METHOD_NAMES.get(method, "tested").replace(" ", "\n") for method in methods]
+        )
         at.set_title(f"{name} effect, {task_name(task)}")
 
     return filled(list(means), lab.preset.tasks, fill, "change of KL", width=3.2, height=2.5)
