@@ -18,7 +18,7 @@ from gatewise.paper.experiments.curves import (
     rulings_beside,
     tables,
 )
-from gatewise.paper.figures import BASELINE_COLOUR, Figure, direction_style, panels, size_axis
+from gatewise.paper.figures import BASELINE_COLOUR, Figure, direction_style, legend_below, panels, size_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, task_name
 
@@ -90,7 +90,7 @@ def _average(lab: Lab, task: str, curves: dict[str, Curves]) -> Figure:
             at.axhline(end, color=BASELINE_COLOUR, linewidth=0.8, linestyle=style, label=name)
         size_axis(at, sizes)
         at.set_ylabel(label)
-    axes[0][0].legend()
+    legend_below(drawn, *axes[0][0].get_legend_handles_labels())
     return drawn
 
 
