@@ -1,13 +1,13 @@
 """The reference engine: node by node, one example at a time, explicit sums, no cleverness. The independent twin.
 
 It reads the weights of the Hugging Face modules by itself and shares no code with `gatewise.engine` or
-`gatewise.models.parts`: no windows, no padding, no caches, no matrix products over senders. Never imported by the
-package.
+`gatewise.models.parts`: no windows, no padding, no caches of keys and values, no matrix products over senders. A node
+that reads the very tensors it has read before is not computed again. Never imported by the package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -101,6 +101,14 @@ def _means(net: _Net, pairs: Pairs) -> dict[str, Tensor]:
     return {node: torch.cat([run[node] for run in runs]).mean(0) for node in runs[0]}
 
 
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    """One after the other, in their order."""
+    total = torch.zeros_like(parts[0])
+    for part in parts:
+        total = total + part
+    return total
+
+
 @dataclass
 class _Net:
     model: Model
@@ -119,6 +127,7 @@ class _Net:
         # What does not depend on the circuit is looked up once: most of a run's time would go there.
         self.head_weights = cache(self.head_weights)  # type: ignore[method-assign]
         self.turns = cache(self.turns)  # type: ignore[method-assign]
+        self.done: dict[tuple[Any, ...], tuple[tuple[Tensor, ...], Any]] = {}
 
     def run(
         self,
@@ -129,19 +138,15 @@ class _Net:
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Outputs of all nodes, and the logits at the last position. put: outputs that stand in for nodes' own."""
         graph = self.model.graph
-        current: dict[str, Tensor] = {"input": self.embed(tokens)}
+        current: dict[str, Tensor] = {"input": self.once(("input", *tokens.tolist()), (), self.embed, tokens)}
         biases: list[tuple[int, Tensor]] = []  # with the number of senders written when they were added
         merged = graph.qkv == "merged"
 
-        def read(port: str, reads: int) -> Tensor:
-            total = torch.zeros_like(current["input"])
-            for sender in graph.senders[:reads]:
-                carried = current[sender] if f"{sender}->{port}" in kept else other[sender]  # type: ignore[index]
-                total = total + carried
-            for written, bias in biases:
-                if written <= reads:
-                    total = total + bias
-            return total
+        def read(port: str, reads: int) -> tuple[Tensor, ...]:
+            """What adds up to the input of a port."""
+            senders = graph.senders[:reads]
+            carried = (current[one] if f"{one}->{port}" in kept else other[one] for one in senders)  # type: ignore[index]
+            return (*carried, *(bias for written, bias in biases if written <= reads))
 
         written = 1
         for index, layer in enumerate(self.layers):
@@ -150,28 +155,34 @@ class _Net:
             projected = []
             for head, name in enumerate(names):
                 inputs = [read(name if merged else f"{name}<{kind}>", seen) for kind in "qkv"]
-                projected.append(self.project(layer, head, *inputs))
+                projected.append(self.once((name, "qkv"), sum(inputs, ()), self.project, layer, head, inputs))
             if self.kind == "olmo2":
-                projected = self.norm_over_heads(layer, projected)
-            gathered = {
-                name: self.attend(index, *qkv) @ self.head_weights(layer, head)[1]
+                projected = self.once((index,), sum(projected, ()), self.norm_over_heads, layer, projected)
+            gathered = [
+                self.once((name, "gathered"), qkv, self.gather, layer, index, head, qkv)
                 for head, (name, qkv) in enumerate(zip(names, projected, strict=True))
-            }
-            total = sum(gathered.values())
-            for name, value in gathered.items():
-                current[name] = put.get(name, self.after_attention(layer, value, total))
+            ]
+            for name, value in zip(names, gathered, strict=True):
+                own = self.once((name, "output"), (value, *gathered), self.after_attention, layer, value, gathered)
+                current[name] = put.get(name, own)
             written += graph.n_heads
             bias = self.attention_bias(layer)
             if bias is not None:
                 biases.append((written, bias))
-            mlp_reads = seen if graph.parallel else written
-            current[f"m{index}"] = put.get(f"m{index}", self.mlp(layer, read(f"m{index}", mlp_reads)))
+            parts = read(f"m{index}", seen if graph.parallel else written)
+            current[f"m{index}"] = put.get(f"m{index}", self.once((f"m{index}",), parts, self.mlp, layer, parts))
             written += 1
             bias = self.mlp_bias(layer)
             if bias is not None:
                 biases.append((written, bias))
-        last = read("logits", written)[-1]
-        return current, self.unembed(last)
+        return current, self.unembed(_sum(read("logits", written))[-1])
+
+    def once(self, name: tuple[Any, ...], reads: tuple[Tensor, ...], work: Callable[..., Any], *given: Any) -> Any:
+        """What `work` makes of these tensors, done once: circuits that differ in few edges share most of a run."""
+        key = (*name, *map(id, reads))
+        if key not in self.done:
+            self.done[key] = (reads, work(*given))  # tensors that are kept keep their ids
+        return self.done[key][1]
 
     def embed(self, tokens: Tensor) -> Tensor:
         if self.kind in ("gpt2", "gpt_neo"):
@@ -193,11 +204,12 @@ class _Net:
         scaled = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
         return scaled * (1 + module.weight if self.kind.startswith("gemma") else module.weight)
 
-    def project(self, layer: Any, head: int, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One head's queries, keys and values out of the inputs of its three ports."""
+    def project(self, layer: Any, head: int, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """One head's queries, keys and values out of what its three ports read."""
+        inputs = [_sum(some) for some in parts]
         if self.kind != "olmo2":
             name = {"gpt2": "ln_1", "gpt_neo": "ln_1", "opt": "self_attn_layer_norm"}.get(self.kind, "input_layernorm")
-            inputs = tuple(self.norm(getattr(layer, name), x) for x in inputs)
+            inputs = [self.norm(getattr(layer, name), x) for x in inputs]
         weights = self.head_weights(layer, head)[0]
         q, k, v = (x @ weight + bias for x, (weight, bias) in zip(inputs, weights, strict=True))
         if self.kind in ("gemma3_text", "qwen3"):
@@ -216,6 +228,9 @@ class _Net:
                 scaled = qkv[kind] / (squares + norm.variance_epsilon).sqrt()
                 qkv[kind] = scaled * norm.weight[start : start + size]
         return [tuple(qkv) for qkv in normed]
+
+    def gather(self, layer: Any, index: int, head: int, qkv: tuple[Tensor, ...]) -> Tensor:
+        return self.attend(index, *qkv) @ self.head_weights(layer, head)[1]
 
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """What one head gathers."""
@@ -303,10 +318,10 @@ class _Net:
         angle = torch.arange(length, dtype=torch.float32)[:, None] * frequency
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
-    def after_attention(self, layer: Any, share: Tensor, total: Tensor) -> Tensor:
+    def after_attention(self, layer: Any, share: Tensor, shares: list[Tensor]) -> Tensor:
         if not self.kind.startswith(("gemma", "olmo2")):
             return share
-        norm = layer.post_attention_layernorm
+        norm, total = layer.post_attention_layernorm, _sum(shares)
         if self.kind == "olmo2":
             return share / (total.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).sqrt() * norm.weight
         return share / (total.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt() * (1 + norm.weight)
@@ -320,7 +335,8 @@ class _Net:
             return layer.self_attn.out_proj.bias
         return layer.attention.dense.bias if self.kind == "gpt_neox" else layer.self_attn.o_proj.bias
 
-    def mlp(self, layer: Any, x: Tensor) -> Tensor:
+    def mlp(self, layer: Any, parts: tuple[Tensor, ...]) -> Tensor:
+        x = _sum(parts)
         if self.kind == "opt":
             y = self.norm(layer.final_layer_norm, x) @ layer.fc1.weight.T + layer.fc1.bias
             return layer.activation_fn(y) @ layer.fc2.weight.T
