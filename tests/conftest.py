@@ -9,7 +9,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Some virtual machines announce AMX and then refuse its instructions: bfloat16 would end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -21,10 +21,40 @@ torch.set_num_threads(1)
 
 # Longest first, so that none of two processes waits for the other at the end.
 _LONG = ("test_ray.py", "test_all_experiments_small", "test_torture.py", "test_resume.py", "test_toy.py", "browser/")
+# What stays in one of two processes, which would be prepared in both: a cluster, a site, a wheel, a browser, a store of
+# searches, and the process that workers are forks of.
+_TOGETHER = {
+    "ray": ("test_ray.py",),
+    "workers": ("test_workers.py", "test_sweep.py"),
+    "help": ("test_cli_help.py",),
+    "experiments": ("paper/test_experiments.py",),
+    "report": ("tests/report/",),
+    "browser": ("tests/browser/",),
+    "site": ("test_site.py",),
+    "notebooks": ("test_notebooks.py",),
+    "wheel": ("test_wheel.py",),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not any(name in item.nodeid for name in _LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `--dist loadgroup`: xdist 3.8 does not see its own marks of groups under pytest 9.2."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        """Groups first, those of most tests before others; then test by test."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            groups = (group for group, names in _TOGETHER.items() if any(name in nodeid for name in names))
+            return next(groups, nodeid)
+
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ from gatewise.sweep import run_sweep
 from gatewise.sweep.grid import grid_from
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'gatewise[ray]'")
-pytestmark = pytest.mark.xdist_group("ray")  # one process of the suite, so one cluster
 
 GRID: dict[str, Any] = {
     "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "examples": 4, "test_examples": 4,
