@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,7 @@ class _Run:
     workers: int
     ray: str | None
     log: bool
+    found: set[Any] = field(default_factory=set)  # what searches were about that are in the store by now
 
     def say(self, text: str) -> None:
         if self.log:
@@ -172,8 +173,10 @@ class _Run:
 
         Those that could not be done, and why.
         """
-        searches = merged(every[search.about] for one in measurements for search in one.searches)
+        needed = merged(every[search.about] for one in measurements for search in one.searches)
+        searches = [one for one in needed if one.about not in self.found]
         failed = {one.about: why for one, why in self._side_by_side(searches, Lab.find, "searches").items()}
+        self.found.update(one.about for one in searches if one.about not in failed)
         problems = {
             one: failed[search.about] for one in measurements for search in one.searches if search.about in failed
         }
