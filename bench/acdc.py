@@ -229,6 +229,8 @@ def main() -> None:
     if options.speedup:
         return speedup(options.speedup)
     peers = json.loads(options.peers.read_text()) if options.peers else {}
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for name in options.only or [name for name, case in CASES.items() if options.long or not case.long]:
         print(f"measuring {name} ...", file=sys.stderr)

@@ -151,6 +151,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     if options.draw:
         return draw(json.loads(options.draw.read_text()), options.figure)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     known: dict[Point, dict[str, Any]] = {}
     series: dict[str, list[dict[str, Any]]] = {}
     for axis, points in SERIES.items():
