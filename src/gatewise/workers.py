@@ -33,7 +33,6 @@ Chore = TypeVar("Chore")  # a cell of a sweep, a search or a measurement of an e
 Duty = Callable[[Chore, Any], Any]  # of a task and what tasks share; both can be sent to another process
 _MAIN = threading.Lock()
 _IMPORTS = ["torch", "transformers.modeling_utils", "gatewise.workers"]  # of nearly all workers
-_KINDS = ("gatewise.", "transformers.models.")  # of which workers need what this process has
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ def _context() -> Any:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_IMPORTS, *(name for name in list(sys.modules) if name.startswith(_KINDS))])
+    context.set_forkserver_preload(_IMPORTS)
     return context
 
 
