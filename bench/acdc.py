@@ -31,7 +31,8 @@ from shapes import lively_gpt2, random_prompts
 
 import gatewise as gw
 from gatewise.engine.setting import Setting
-from gatewise.methods.acdc import ACDC, Acdc, AcdcConfig, next_threshold, notes_of
+from gatewise.methods.acdc import ACDC, Acdc, AcdcConfig, notes_of
+from gatewise.methods.acdc_tau import next_threshold
 from gatewise.methods.contract import Problem
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt

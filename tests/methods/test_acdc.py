@@ -13,7 +13,8 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine.divergence import Divergence
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
-from gatewise.methods.acdc import Acdc, next_threshold, receiver_order, sender_order
+from gatewise.methods.acdc import Acdc, receiver_order, sender_order
+from gatewise.methods.acdc_tau import next_threshold
 from gatewise.methods.offered import AcdcConfig
 from gatewise.models.model import Model
 from gatewise.models.planted import planted_model, planted_pairs

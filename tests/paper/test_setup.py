@@ -13,6 +13,7 @@ import torch
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.logic.interactions import interaction
+from gatewise.methods import discover
 from gatewise.models.planted_kinds import planted_kind
 from gatewise.paper import calibration
 from gatewise.paper.contract import Search, Variant
@@ -117,6 +118,8 @@ def test_what_a_tau_keeps_holds_what_was_trimmed(lab: Lab) -> None:
     whole = lab.circuits("ioi", "acdc", "ns", 0, "untrimmed")[8]
     assert trimmed <= whole
     assert len(whole) == trimmed.provenance["notes"]["kept_at_tau"] >= 8
+    tau, pairs = trimmed.provenance["notes"]["tau"], lab.pairs("ioi", "acdc")
+    assert whole == discover(lab.model, pairs, "acdc", "ns", threshold=tau)  # what was read off is what a search keeps
 
 
 def test_two_masks_are_averaged(lab: Lab) -> None:

@@ -247,16 +247,14 @@ class Divergence:
     def _anchors_for(self, residual: Tensor) -> _Anchors:
         """Anchors at residuals [row, example, d]: sums over the tail, a few words at a time."""
         y = self.model.final_norm(residual)
-        shift = self._reference_logit(y)
-        found = self._tail(y, shift.to(y.dtype))
-        if not bool(torch.isfinite(found[0]).all() & (found[1] > 0).all()):  # logits too far from the reference's
-            shift = self.model.unembed(residual).amax(dim=-1).double()
-            found = self._tail(y, shift.to(y.dtype))
-        total, tail, largest, mean = found
+        below = self._reference_logit(y).to(y.dtype)
+        total, tail, largest, mean = self._tail(y, below)
+        if not bool(torch.isfinite(total).all()):  # logits far above the reference's
+            below = self.model.unembed(residual).amax(dim=-1)
+            total, tail, largest, mean = self._tail(y, below)
         tail = tail.clamp(min=_TINY)
-        log_tail = tail.log() + shift.to(y.dtype).double()
         ratio = largest.double() * self.model.vocabulary_size / tail
-        return _Anchors(y.double(), log_tail, mean.double() / tail[..., None], ratio, tail / total)
+        return _Anchors(y.double(), tail.log() + below.double(), mean.double() / tail[..., None], ratio, tail / total)
 
     def _tail(self, y: Tensor, below: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of exponents of all logits, relative to `below`: their sum, and the tail's sum, largest and sum of rows."""

@@ -16,7 +16,6 @@ an earlier one did.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -38,6 +37,7 @@ from gatewise.engine.setting import Batch
 from gatewise.engine.spans import Span, Spans
 from gatewise.errors import GatewiseError
 from gatewise.methods.acdc_state import Outcome, Progress, load_state, save_state
+from gatewise.methods.acdc_tau import enough
 from gatewise.methods.contract import Finding, Method, Problem, SearchDirection, Work, kl_price
 from gatewise.methods.offered import OFFERED, AcdcConfig
 from gatewise.progress import progress_bar
@@ -52,8 +52,7 @@ _FIRST_CHAIN = 8  # length of a stage's first chain
 _TINY = 1e-6  # nats, of runs that hardly differ
 _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
 _TYPICAL_THRESHOLDS = 4  # tried for a number of edges, about
-_TYPICAL_SIZE = 100
-_TYPICAL_POWER = 1.3  # of 1 / edges kept with which tau falls, about
+_TYPICAL_SIZE = 100  # edges
 
 
 def receiver_order(graph: Graph) -> list[int]:
@@ -199,14 +198,21 @@ class Acdc:
             return Divergence(self.model, reference_logits)
         return Deviation(self.model, reference_logits, pairs, metric)
 
-    def distance_of_runs(self) -> float:
+    def first_threshold(self, size: int) -> float:
+        """The tau at which so many edges would do the same, all together what the runs differ by."""
+        if self.config.first_threshold is not None:
+            return self.config.first_threshold
+        return max(self._distance_of_runs(), _TINY) / (size if size < self.graph.n_edges else min(_TYPICAL_SIZE, size))
+
+    def _distance_of_runs(self) -> float:
         """D of the empty circuit, in two digits: the same however the pairs are cut into batches."""
         total = 0.0
         for batch, runs in self.runs:
             for direction in self.directions:
-                ends = (runs.clean, runs.corrupted) if direction == "ns" else (runs.corrupted, runs.clean)
-                last = ends[1].outputs[:, :, -1].sum(dim=0)
-                total += float(self.distance(ends[0].logits, batch.pairs).exact(last).sum())
+                reference = runs.reference(direction)
+                other = runs.corrupted if reference is runs.clean else runs.clean
+                distance = self.distance(reference.logits, batch.pairs)
+                total += float(distance.exact(other.outputs[:, :, -1].sum(dim=0)).sum())
         return float(f"{total / len(self.problem.pairs):.2g}")
 
     def _check_memory(self) -> None:
@@ -448,51 +454,12 @@ def _search(problem: Problem, config: AcdcConfig) -> dict[SearchDirection, list[
         return {direction: [Finding(outcome.kept, outcome.effects, notes_of(outcome, 1))]}
     findings = {}
     for size in sorted(set(problem.sizes[direction])):  # few edges are found soon, and say where more are
-        outcome = _enough(acdc, size, known, run)
+        if not known:
+            run(acdc.first_threshold(size))
+        every = size == acdc.graph.n_edges  # then edges are ranked, by any tau
+        outcome = next(iter(known.values())) if every else enough(size, known, run, config)
         findings[size] = _exactly(problem, size, outcome, len(known))
     return {direction: [findings[size] for size in problem.sizes[direction]]}
-
-
-def _enough(acdc: Acdc, size: int, known: dict[float, Outcome], run: Callable[[float], Outcome]) -> Outcome:
-    """An outcome that keeps at least `size` edges, hardly more if the allowed number of runs finds one."""
-    config = acdc.config
-    every = size == acdc.graph.n_edges  # then edges are ranked, by any tau
-    if not known:
-        like = min(_TYPICAL_SIZE, size) if every else size
-        run(config.first_threshold or max(acdc.distance_of_runs(), _TINY) / like)  # as if all edges did the same
-    if every:
-        return next(iter(known.values()))
-    for _ in range(config.runs):
-        counts = {threshold: int(outcome.kept.sum()) for threshold, outcome in known.items()}
-        if any(size <= count <= size * (1 + config.tolerance) for count in counts.values()):
-            break
-        run(next_threshold(counts, size * (1 + config.tolerance / 2)))
-    large = [outcome for outcome in known.values() if int(outcome.kept.sum()) >= size]
-    if not large:  # even tiny thresholds keep too few: the remainder is settled by effect
-        return max(known.values(), key=lambda outcome: int(outcome.kept.sum()))
-    return min(large, key=lambda outcome: int(outcome.kept.sum()))
-
-
-def next_threshold(counts: dict[float, int], wanted: float) -> float:
-    """Where to look for the tau that keeps `wanted` edges: log count against log tau, roughly a falling line."""
-    above = [threshold for threshold, count in counts.items() if count >= wanted]
-    below = [threshold for threshold, count in counts.items() if count < wanted]
-    if not above or not below:
-        nearest, *further = sorted(above, reverse=True) if above else sorted(below)
-        power = _falling(counts, nearest, further[0]) if further else _TYPICAL_POWER
-        factor = math.pow(max(counts[nearest], 1) / wanted, power)
-        return nearest * (min(max(factor, 1.5), 30.0) if above else max(min(factor, 1 / 1.5), 1 / 30))
-    low = max(above)
-    high = min((threshold for threshold in below if threshold > low), default=4 * low)
-    at_low, at_high = math.log(counts[low]), math.log(max(counts.get(high, 1), 0.5))
-    share = (at_low - math.log(wanted)) / (at_low - at_high) if at_low > at_high else 0.5
-    return low * math.pow(high / low, min(max(share, 0.1), 0.9))
-
-
-def _falling(counts: dict[float, int], nearest: float, further: float) -> float:
-    """The power of 1 / edges kept with which tau falls, by two thresholds on one side of what is wanted."""
-    grown = math.log(max(counts[nearest], 1) / max(counts[further], 1))
-    return min(max(math.log(further / nearest) / grown if grown else math.inf, 0.5), 5.0)
 
 
 def _exactly(problem: Problem, size: int, outcome: Outcome, runs: int) -> Finding:

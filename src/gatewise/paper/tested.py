@@ -67,8 +67,7 @@ def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
         for _, _, (a, b), _ in found
         for parts in ([a], [b], [a, b])
     ]
-    held_out = Setting.of(lab.model, lab.held_out(key.task))
-    changes = kl_changes(held_out, None, removals).mean(dim=1).tolist() if removals else []
+    changes = kl_changes(lab.setting(key.task), None, removals).mean(dim=1).tolist() if removals else []
     return [[*gate, *changes[3 * i : 3 * i + 3]] for i, gate in enumerate(found)]
 
 

@@ -19,8 +19,9 @@ from gatewise.evaluation import incompleteness
 from gatewise.evaluation.knockouts import SAMPLES, SampledColumn, sampled_columns
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Claim, Ruling, rules
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, TaskKey, group, of_kind
-from gatewise.paper.experiments.curves import BehaviourKey, ends_to_measure, to_measure
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
+from gatewise.paper.experiments.curves import BehaviourKey, to_measure
+from gatewise.paper.experiments.ends import ends_of, ends_to_measure
 from gatewise.paper.figures import LINES, MARKERS, METHOD_COLOURS, Figure, filled
 from gatewise.paper.lab import Lab
 from gatewise.paper.published import METRICS
@@ -91,7 +92,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
     for (size, method, direction), draws in group(of_kind(measured, SampledKey), "size", "method", "direction").items():
         found, place = new[method, direction], sizes.index(size)
         complete = tuple(float(one["circuits"][place]["kl_to_full"]["mean"]) for one in found)
-        empty = float(measured[TaskKey(task)]["empty"]["kl_to_full"]["mean"])
+        _, empty = ends_of(measured, "kl_to_full")[task]
         lines.append(Line(size, method, direction, torch.tensor(draws, dtype=torch.float64), complete, empty))
     return Result(
         tables=[_table(lab, lines), _deviations(lab, lines)],

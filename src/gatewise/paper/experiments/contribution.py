@@ -16,7 +16,7 @@ from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.contribution import gate_contributions
 from gatewise.paper.claims import Above, Between, Claim, Ruling, relative, rule, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
-from gatewise.paper.experiments.floor import floors, runs_to_measure
+from gatewise.paper.experiments.ends import ends_to_measure, floors
 from gatewise.paper.figures import Figure, bars, errors, filled, wide_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.tested import TESTED, by_type, tested_gates, tested_to_measure
@@ -66,7 +66,7 @@ def measure(lab: Lab, key: ContributionKey) -> dict[str, Any]:
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
-    yield from map(runs_to_measure, lab.preset.tasks)
+    yield from map(ends_to_measure, lab.preset.tasks)
     yield from tested_to_measure(lab, lab.preset.tasks)
     yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size)
 

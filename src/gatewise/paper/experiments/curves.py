@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from gatewise.evaluation import evaluations
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Claim, Ruling, rule
-from gatewise.paper.contract import Measured, Measurement, Search, Table, TaskKey, Variant, by_size, of_kind
+from gatewise.paper.contract import Measured, Measurement, Search, Table, Variant, by_size, of_kind
+from gatewise.paper.experiments.ends import ends_of, ends_to_measure
 from gatewise.paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, errors, size_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import plain_task
@@ -38,7 +39,7 @@ BESIDE: Mapping[str, Sequence[tuple[str, Variant]]] = {
     "eap": (("", "connected"), (PROBABILITY_MARGIN, "")),
     "edge-pruning": (("", "connected"),),
 }
-_BESIDE = 1.02  # how far apart directions are drawn where there is one size, as a factor
+_STEP = 1.02  # how far apart directions are drawn where there is one size, as a factor
 At = tuple[str, str, str, Variant, int]  # task, method, direction, variant, size
 
 
@@ -63,17 +64,6 @@ def behaviours(lab: Lab, key: BehaviourKey) -> dict[str, Any]:
     return {"circuits": list(map(asdict, some)), "edges": list(map(len, circuits))}
 
 
-def ends(lab: Lab, key: TaskKey) -> dict[str, Any]:
-    """What the full graph and the empty one do on the held-out pairs."""
-    graph = lab.model.graph
-    full, empty = evaluations.behaviours(lab.setting(key.task), [graph.full(), graph.empty()])
-    return {"full": asdict(full), "empty": asdict(empty)}
-
-
-def ends_to_measure(task: str) -> Measurement:
-    return Measurement(ends, TaskKey(task))
-
-
 def to_measure(
     lab: Lab,
     measure: str,
@@ -87,8 +77,8 @@ def to_measure(
 ) -> Iterator[Measurement]:
     """Behaviours of the circuits of all seeds; what stands beside a preset's own circuits, at judged sizes alone."""
     for task, method, seed in lab.grid(tasks=tasks, methods=methods, seeds=seeds):
-        own = bool(variant) or task not in lab.preset.tasks
-        some = tuple(sizes or lab.measured_sizes(measure, method, task, judged=own))
+        beside_it = bool(variant) or task not in lab.preset.tasks
+        some = tuple(sizes or lab.measured_sizes(measure, method, task, judged=beside_it))
         for direction in directions:
             key = BehaviourKey(task, method, direction, seed, measure, some, variant)
             yield Measurement(behaviours, key, (Search(task, method, seed, (direction,), variant),))
@@ -163,8 +153,7 @@ def read(measured: Measured, name: str) -> Curves:
         for size, one in zip(key.sizes, found["circuits"], strict=True):
             at = (key.task, key.method, key.direction, key.variant, size)
             values.setdefault(at, []).append(float(one[name]["mean"]))
-    both = {key.task: (one["full"][name], one["empty"][name]) for key, one in of_kind(measured, TaskKey).items()}
-    return Curves(values, {task: (full["mean"], empty["mean"]) for task, (full, empty) in both.items()})
+    return Curves(values, ends_of(measured, name))
 
 
 def rulings_beside(
@@ -231,8 +220,8 @@ def figure(lab: Lab, curves: Curves, label: str) -> Callable[[], Figure]:
             line = [curves.values[task, method, direction, "", size] for size in sizes]
             means = list(map(statistics.fmean, line))
             look = direction_style(direction)
-            beside = [size * _BESIDE ** (place - 1) for size in sizes] if len(sizes) == 1 else sizes
-            at.errorbar(beside, means, errors(means, map(sign_flip_interval, line)), capsize=2, **look)
+            places = [size * _STEP ** (place - 1) for size in sizes] if len(sizes) == 1 else sizes
+            at.errorbar(places, means, errors(means, map(sign_flip_interval, line)), capsize=2, **look)
         for end, name, style in zip(curves.ends[task], ("whole model", "empty circuit"), "-:", strict=True):
             at.axhline(end, color=BASELINE_COLOUR, linewidth=0.8, linestyle=style, label=name)
         size_axis(at, sizes)

@@ -22,7 +22,7 @@ from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.ablation import ablate_gates
 from gatewise.paper.claims import Above, Between, Claim, Ruling, least, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
-from gatewise.paper.experiments.floor import floors, runs_to_measure
+from gatewise.paper.experiments.ends import ends_to_measure, floors
 from gatewise.paper.figures import Figure, filled, wide_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.published import ABLATION
@@ -71,7 +71,7 @@ def measure(lab: Lab, key: AblationKey) -> dict[str, Any]:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     task = lab.preset.tasks[0]
-    yield runs_to_measure(task)
+    yield ends_to_measure(task)
     yield from tested_to_measure(lab, [task])
     more: dict[str, Any] = {"seeds": lab.preset.seeds_for(_NAME), "size": lab.gate_size, "repeats": lab.preset.repeats}
     for by in _RECEIVERS:

@@ -33,7 +33,7 @@ from gatewise.logic.alignment import (
 from gatewise.logic.telescoping import edge_indices
 from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, by_size, group, of_kind
-from gatewise.paper.experiments.floor import floors, runs_to_measure
+from gatewise.paper.experiments.ends import ends_to_measure, floors
 from gatewise.paper.experiments.venn import draw_venn
 from gatewise.paper.figures import BASELINE_COLOUR, MARKERS, METHOD_COLOURS, Figure, filled, wide_axis
 from gatewise.paper.lab import Lab
@@ -117,7 +117,7 @@ def _value(score: MisalignmentScore) -> list[float] | None:
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     preset = lab.preset
     more: dict[str, Any] = {"size": lab.gate_size, "pairs": preset.sampled_pairs, "sets": preset.sampled_sets}
-    yield from map(runs_to_measure, preset.tasks)
+    yield from map(ends_to_measure, preset.tasks)
     yield from lab.cells(measure, MisalignmentKey, ("ns", "dn"), seeds=preset.seeds_for("misalignment"), **more)
 
 
