@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.circuits.selection import select_edges
+from gatewise.circuits.selection import _Connected, select_each, select_edges
 from gatewise.errors import GatewiseError
 
 GRAPHS = [
@@ -61,6 +61,56 @@ def test_top_circuits_that_are_connected_stay_as_they_are() -> None:
     assert connected
     for size in connected:
         assert torch.equal(select_edges(graph, strength, size, "connected"), select_edges(graph, strength, size))
+
+
+class _Slow(_Connected):
+    """The twin: one size at a time, ways node by node and edge by edge."""
+
+    def alone(self, size: int) -> set[int]:
+        return set(self._filled(size, 0).tolist())
+
+    def _ways(self) -> tuple[list[int], list[int]]:
+        nodes, rank = range(self.output + 1), self.rank.tolist()
+        best: dict[tuple[int, int], int] = {}
+        for edge in self.order:
+            best.setdefault((self.receiver[edge], self.sender[edge]), edge)
+        into, onward = [-1 for _ in nodes], [-1 for _ in nodes]
+        weakest = [(-1, 0) for _ in nodes]  # rank of the weakest edge of the way, and its length
+        for node in nodes:
+            if node not in self.sources and node not in self.included:
+                ways = [
+                    (max(weakest[sender][0], rank[edge]), weakest[sender][1] + 1, edge)
+                    for (receiver, sender), edge in best.items()
+                    if receiver == node
+                ]
+                worst, length, into[node] = min(ways)
+                weakest[node] = worst, length
+        weakest = [(-1, 0) for _ in nodes]
+        for node in reversed(nodes):
+            if node != self.output and node not in self.included:
+                found = [
+                    (max(weakest[receiver][0], rank[edge]), weakest[receiver][1] + 1, -receiver, edge)
+                    for (receiver, sender), edge in best.items()
+                    if sender == node
+                ]
+                worst, length, _, onward[node] = min(found)
+                weakest[node] = worst, length
+        return into, onward
+
+
+@given(st.sampled_from(GRAPHS), st.integers(0, 10_000), st.booleans(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_several_sizes_at_once_are_what_the_slow_twin_finds_one_by_one(
+    graph: Graph, seed: int, ties: bool, data: st.DataObject
+) -> None:
+    least = 1 if "input" in graph.senders else 3
+    sizes = data.draw(st.lists(st.integers(least, graph.n_edges), min_size=1, max_size=4))
+    strength = torch.rand(graph.n_edges, generator=torch.Generator().manual_seed(seed)) ** 4
+    if ties:
+        strength = strength.round(decimals=1)
+    order = torch.argsort(strength, descending=True, stable=True)
+    for size, mask in zip(sizes, select_each(graph, strength, sizes, "connected"), strict=True):
+        assert set(mask.nonzero().flatten().tolist()) == _Slow(graph, order).alone(size)
 
 
 def test_another_word_is_refused() -> None:

@@ -9,9 +9,11 @@ any more is passed over, so that the rest is filled with edges between included 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,13 +42,19 @@ def number_of_edges(size: int | float, graph: Graph) -> int:
 
 def select_edges(graph: Graph, strength: Tensor, size: int, select: Selection = "top") -> Tensor:
     """Mask of exactly `size` edges; of equally strong ones, the first in order. [edge] of bool"""
+    return select_each(graph, strength, [size], select)[0]
+
+
+def select_each(graph: Graph, strength: Tensor, sizes: Sequence[int], select: Selection = "top") -> list[Tensor]:
+    """The same for several sizes, which share what they have in common."""
     check_selection(select)
     order = torch.argsort(strength, descending=True, stable=True).cpu()
-    if select == "top":
-        mask = torch.zeros(strength.shape, dtype=torch.bool)
-        mask[order[:size]] = True
-        return mask
-    return _Connected(graph, order).select(size)
+    connected = select == "connected"
+    found = _Connected(graph, order).select(sizes) if connected else {size: order[:size] for size in sizes}
+    masks = torch.zeros(len(sizes), graph.n_edges, dtype=torch.bool)
+    for mask, size in zip(masks, sizes, strict=True):
+        mask[found[size]] = True
+    return list(masks)
 
 
 class _Connected:
@@ -55,92 +63,110 @@ class _Connected:
     def __init__(self, graph: Graph, order: Tensor) -> None:
         self.graph = graph
         self.order: list[int] = order.tolist()
-        rank = torch.empty(len(order), dtype=torch.long)
-        rank[order] = torch.arange(len(order))
-        self.rank: list[int] = rank.tolist()  # 0 is the strongest
+        self.rank = np.empty(graph.n_edges, dtype=np.int64)  # 0 is the strongest
+        self.rank[order.numpy()] = np.arange(graph.n_edges)
         self.output = len(graph.senders)
-        port_node = [self.output if node < 0 else node for node in graph.port_sender]
-        self.sender: list[int] = graph.edge_sender.tolist()
-        self.receiver = [port_node[port] for port in graph.edge_port.tolist()]
-        self.sources = set(range(graph.sender_slices[0].stop))
-        self.best = self._best_edges()
+        port_node = np.array([self.output if node < 0 else node for node in graph.port_sender])
+        senders, receivers = graph.edge_sender.cpu().numpy(), port_node[graph.edge_port.cpu().numpy()]
+        self.sender: list[int] = senders.tolist()
+        self.receiver: list[int] = receivers.tolist()
+        self.stages = [*(np.arange(one.start, one.stop) for one in graph.sender_slices), np.array([self.output])]
+        self.sources = set(self.stages[0].tolist())
+        # Of the strongest edge from a sender to a receiver; without one, weaker than any. [receiver, sender]
+        self.best_rank = np.full((self.output + 1, self.output + 1), graph.n_edges)
+        np.minimum.at(self.best_rank, (receivers, senders), self.rank)
+        self.best_edge = np.append(order.numpy(), 0)[self.best_rank]
         self.chosen: set[int] = set()
         self.included: set[int] = set()  # nodes on a path from a source to the logits
+        self.given_up: set[int] = set()
 
-    def _best_edges(self) -> list[list[int]]:
-        """For each receiver, the strongest edge from each of its senders, from the last sender to the first."""
-        best: dict[tuple[int, int], int] = {}
-        for edge in self.order:
-            best.setdefault((self.receiver[edge], self.sender[edge]), edge)
-        found: list[list[int]] = [[] for _ in range(self.output + 1)]
-        for (receiver, _), edge in sorted(best.items(), reverse=True):
-            found[receiver].append(edge)
+    def select(self, sizes: Sequence[int]) -> dict[int, Tensor]:
+        """Edges by size. Circuits of all sizes grow alike up to the first path that does not fit."""
+        found, place = {}, 0
+        for size in sorted(set(sizes)):
+            place = self._grow(size, self._ways, place, pass_over=False)
+            found[size] = self._copy()._filled(size, place)
         return found
 
-    def select(self, size: int) -> Tensor:
-        self._grow(size, self._ways)
+    def _copy(self) -> _Connected:
+        other = copy(self)
+        other.chosen, other.included = set(self.chosen), set(self.included)
+        other.given_up = set(self.given_up)
+        return other
+
+    def _filled(self, size: int, place: int) -> Tensor:
+        if len(self.chosen) < size:
+            self._grow(size, self._ways, place)
         while len(self.chosen) < size:  # what is left needs more edges than are missing
             before = len(self.chosen)
             self._grow(size, self._short_ways)
             if len(self.chosen) == before:  # one is missing, and a new node takes two
                 self._drop_weakest()
-        mask = torch.zeros(self.graph.n_edges, dtype=torch.bool)
-        mask[list(self.chosen)] = True
-        return mask
+        return torch.tensor(sorted(self.chosen))
 
-    def _grow(self, size: int, ways: Callable[[], tuple[list[int], list[int]]]) -> None:
-        """Take edges in order of strength, each with its closing, while they fit."""
+    def _grow(
+        self, size: int, ways: Callable[[], tuple[list[int], list[int]]], place: int = 0, *, pass_over: bool = True
+    ) -> int:
+        """Take edges in order of strength from a place in it on, each with its closing, while they fit.
+
+        pass_over: what does not fit; else growth stops there. Returns the place where it stopped.
+        """
         into, onward = ways()
-        for edge in self.order:
-            if edge in self.chosen:
+        for at in range(place, len(self.order)):
+            if len(self.chosen) == size:
+                return at
+            edge = self.order[at]
+            if edge in self.chosen or edge in self.given_up:
                 continue
             new = self._path(edge, into, onward)
             if len(self.chosen) + len(new) > size:
-                continue
+                if pass_over:
+                    continue
+                return at
             self.chosen.update(new)
             nodes = {node for one in new for node in (self.sender[one], self.receiver[one])}
             if not nodes <= self.included:
                 self.included |= nodes
                 into, onward = ways()
-            if len(self.chosen) == size:
-                return
+        return len(self.order)
 
     def _ways(self) -> tuple[list[int], list[int]]:
         """The first edge of the strongest way from a source to each node, and from each node to what is included.
 
-        -1 where no edge is needed. A way is as strong as its weakest edge; of equally strong ones the shorter.
+        -1 where no edge is needed. A way is as strong as its weakest edge; of equally strong ones the shorter, then the
+        one by the first edge (into a node) or by the last receiver (onward).
         """
-        into, onward = [-1] * (self.output + 1), [-1] * (self.output + 1)
-        weakest = [(-1, 0)] * (self.output + 1)  # rank of the weakest edge of the way, and its length
-        for node in range(self.output + 1):
-            if node in self.sources or node in self.included:
-                continue
-            ways = [(self._join(weakest[self.sender[edge]], edge), edge) for edge in self.best[node]]
-            weakest[node], into[node] = min(ways)
-        weakest = [(self.graph.n_edges, 0)] * (self.output + 1)
-        for node in range(self.output, -1, -1):
-            if node == self.output or node in self.included:
-                weakest[node], onward[node] = (-1, 0), -1
-            for edge in self.best[node]:
-                sender, way = self.sender[edge], self._join(weakest[node], edge)
-                if sender not in self.included and way < weakest[sender]:
-                    weakest[sender], onward[sender] = way, edge
-        return into, onward
+        nodes = self.output + 1
+        there = np.zeros(nodes, dtype=bool)
+        there[list(self.included)] = True
+        into, onward = np.full(nodes, -1), np.full(nodes, -1)
+        weakest, length = np.full(nodes, -1), np.zeros(nodes, dtype=np.int64)  # rank of the way's weakest edge; edges
+        for stage in self.stages[1:]:
+            new = stage[~there[stage]]
+            way = np.maximum(weakest, self.best_rank[new]) * nodes + length + 1
+            first = (way * self.graph.n_edges + self.best_edge[new]).argmin(axis=1)
+            weakest[new], length[new] = np.divmod(way[np.arange(len(new)), first], nodes)
+            into[new] = self.best_edge[new, first]
+        weakest[:], length[:] = -1, 0
+        for stage in reversed(self.stages[:-1]):
+            new = stage[~there[stage]]
+            way = np.maximum(weakest[:, None], self.best_rank[:, new]) * nodes + length[:, None] + 1
+            first = self.output - way[::-1].argmin(axis=0)
+            weakest[new], length[new] = np.divmod(way[first, np.arange(len(new))], nodes)
+            onward[new] = self.best_edge[first, new]
+        return into.tolist(), onward.tolist()
 
     def _short_ways(self) -> tuple[list[int], list[int]]:
         """The same by single edges: from a source, and to the logits."""
         into, onward = [-1] * (self.output + 1), [-1] * (self.output + 1)
+        from_sources = self.best_rank[:, self.stages[0]].argmin(axis=1)
         for node in range(self.output):
             if node in self.included:
                 continue
-            onward[node] = next(edge for edge in self.best[self.output] if self.sender[edge] == node)
+            onward[node] = int(self.best_edge[self.output, node])
             if node not in self.sources:
-                direct = [edge for edge in self.best[node] if self.sender[edge] in self.sources]
-                into[node] = min(direct, key=self.rank.__getitem__)
+                into[node] = int(self.best_edge[node, from_sources[node]])
         return into, onward
-
-    def _join(self, way: tuple[int, int], edge: int) -> tuple[int, int]:
-        return max(way[0], self.rank[edge]), way[1] + 1
 
     def _path(self, edge: int, into: list[int], onward: list[int]) -> set[int]:
         """The edge and what closes it, without what is there already."""
@@ -161,6 +187,6 @@ class _Connected:
             if len(rest.connected()) == len(rest):
                 self.chosen.remove(edge)
                 self.included = {node for one in self.chosen for node in (self.sender[one], self.receiver[one])}
-                self.order.remove(edge)  # not again
+                self.given_up.add(edge)
                 return
         raise AssertionError("a connected circuit has an edge that can go")

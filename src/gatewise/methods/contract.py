@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
-from gatewise.circuits.selection import Selection, select_edges
+from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs import Direction
 from gatewise.engine.setting import SIDES, Setting
 from gatewise.models.model import Model
@@ -137,10 +137,8 @@ def ranked(
         if problem.threshold is not None:
             found[direction] = [Finding(strength >= problem.threshold, values, about)]
             continue
-        found[direction] = [
-            Finding(select_edges(problem.graph, strength, size, problem.select), values, about)
-            for size in problem.sizes[direction]
-        ]
+        masks = select_each(problem.graph, strength, problem.sizes[direction], problem.select)
+        found[direction] = [Finding(mask, values, about) for mask in masks]
     return found
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
-from gatewise.circuits.selection import Selection, select_edges
+from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.logic.gates import Gates, split_gates
@@ -189,24 +190,35 @@ class Lab:
             plain = self.search(task, method, search.directions, asked, seed, variant=variant)
             if asked == sizes:
                 return plain
-            return {d: [*(self._best([one], n) for n in sizes[:-1]), one] for d, (one,) in plain.items()}
+            return {d: [*self._best([dict.fromkeys(sizes, one)], sizes[:-1]), one] for d, (one,) in plain.items()}
         found: dict[SearchDirection, list[Circuit]] = {}
         for direction in search.directions:
             if variant == "two masks":
                 both = [self.circuits(task, method, direction, s, "fixed pairs") for s in (seed, seed + _SECOND_MASK)]
-                found[direction] = [self._best([one[size] for one in both], size) for size in sizes]
+                found[direction] = self._best(both, sizes)
                 continue
             own = self.circuits(task, method, direction, seed)
-            found[direction] = [
-                self._best([own[size]], size, "connected") if variant == "connected" else self._untrimmed(own[size])
-                for size in sizes
-            ]
+            if variant == "connected":
+                found[direction] = self._best([own], sizes, "connected")
+            else:
+                found[direction] = [self._untrimmed(own[size]) for size in sizes]
         return found
 
-    def _best(self, circuits: Sequence[Circuit], size: int, select: Selection = "top") -> Circuit:
-        """The best edges by the mean of the circuits' scores."""
-        scores = torch.stack([one.scores for one in circuits if one.scores is not None]).mean(dim=0)
-        return Circuit(self.model.graph, select_edges(self.model.graph, scores.abs(), size, select), scores)
+    def _best(
+        self, searches: Sequence[Mapping[int, Circuit]], sizes: Sequence[int], select: Selection = "top"
+    ) -> list[Circuit]:
+        """For each size, the best edges by the mean of the searches' scores; where those are equal, in one go."""
+        graph, shared = self.model.graph, list[tuple[Tensor, list[int]]]()
+        for size in sizes:
+            scores = torch.stack([scores for one in searches if (scores := one[size].scores) is not None]).mean(dim=0)
+            if not shared or not torch.equal(shared[-1][0], scores):
+                shared.append((scores, []))
+            shared[-1][1].append(size)
+        return [
+            Circuit(graph, mask, scores)
+            for scores, some in shared
+            for mask in select_each(graph, scores.abs(), some, select)
+        ]
 
     def _untrimmed(self, trimmed: Circuit) -> Circuit:
         """What the tau of a circuit keeps: all edges with at least that effect."""
