@@ -15,7 +15,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.logic.interactions import Interaction, interaction
+from gatewise.logic.interactions import Interaction, interaction, interactions
 from gatewise.models.model import Model
 from gatewise.models.planted import planted_model, planted_pairs
 from gatewise.tasks.pairs import Pairs
@@ -173,6 +173,24 @@ def test_swapping_the_runs_and_the_context_turns_gamma_round(architecture: str) 
     other = interaction(model, pairs.swapped(), "a1.h2", HEAD, rest="clean", confirm=False)
     assert one.gamma == pytest.approx({name: -value for name, value in other.gamma.items()}, abs=1e-9)
     assert one.ns == pytest.approx(other.dn, abs=1e-9)
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+def test_several_receivers_at_once_are_what_each_is_alone(confirm: bool) -> None:
+    setting = Setting.of(*small("gemma3"))
+    asked: list[tuple[str, Mapping[str, Any]]] = [
+        ("a1.h2", HEAD),
+        ("m1", MLP),
+        ("logits", LAST),
+        ("a1.h2", {"Q": "<q>", "V": "<v>"}),
+    ]
+    together = interactions(setting, asked, rest="clean", confirm=confirm)
+    alone = [interaction(setting, None, *one, rest="clean", confirm=confirm) for one in asked]
+    for a, b in zip(together, alone, strict=True):
+        torch.testing.assert_close(a.table, b.table)
+        assert a.label == b.label
+        assert (a.confirmed is None) == (b.confirmed is None) == (not confirm)
+    assert interactions(setting, []) == []
 
 
 def test_nothing_depends_on_the_batch_size() -> None:

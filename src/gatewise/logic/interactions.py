@@ -274,11 +274,34 @@ def interaction(
     confirm: also on the margin of the whole model, which costs a run of what follows the node for each set.
     """
     setting = setting_of(model, pairs, circuit, memory)
-    gate = read_gate(setting.graph, receiver, groups, rest, circuit)
+    asked = [(receiver, groups)]
+    return interactions(setting, asked, rest=rest, circuit=circuit, confirm=confirm, floor=floor, resamples=resamples)[
+        0
+    ]
+
+
+def interactions(
+    setting: Setting,
+    asked: Sequence[tuple[str, Groups]],
+    *,
+    rest: Rest = "corrupted",
+    circuit: Circuit | None = None,
+    confirm: bool = True,
+    floor: float = FLOOR,
+    resamples: int = RESAMPLES,
+) -> list[Interaction]:
+    """The same for several receivers, each with its groups, which share the runs and the gradients."""
+    setting = setting_of(setting, None, circuit)
+    gates = [read_gate(setting.graph, receiver, groups, rest, circuit) for receiver, groups in asked]
+    if not gates:
+        return []
     on = Batches(setting, circuit)
-    found, total = measure(on, [gate])
-    tested = Interaction(gate.receiver, gate.groups, rest, found[0], total, floor=floor, resamples=resamples)
-    return confirmed(on, [(gate, tested)])[0] if confirm else tested
+    found, total = measure(on, gates)
+    tested = [
+        (gate, Interaction(gate.receiver, gate.groups, rest, table, total, floor=floor, resamples=resamples))
+        for gate, table in zip(gates, found, strict=True)
+    ]
+    return confirmed(on, tested) if confirm else [one for _, one in tested]
 
 
 def setting_of(

@@ -16,7 +16,7 @@ from gatewise.engine.removals import kl_changes
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.discovery import find_interactions
-from gatewise.logic.interactions import Interaction, interaction
+from gatewise.logic.interactions import Interaction, interactions
 from gatewise.paper.contract import Measured, Measurement, group, of_kind
 from gatewise.paper.lab import Lab
 
@@ -51,16 +51,19 @@ def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
     pairs = lab.gate_pairs(key.task, key.seed)
     middle = len(pairs) // 2
     search, test = Setting.of(lab.model, pairs[:middle]), Setting.of(lab.model, pairs[middle:])
-    found: list[list[Any]] = []
-    seen: set[frozenset[tuple[str, ...]]] = set()
+    asked: dict[frozenset[tuple[str, ...]], tuple[str, dict[str, tuple[str, ...]]]] = {}
     for one in find_interactions(search, None, test=test.pairs, confirm=False, seed=key.seed):
-        a, b = strongest_pair(one)
-        groups = {name: one.groups[name] for name in (a, b)}
-        if frozenset(groups.values()) in seen:  # the edges with equal partners are whole ports
-            continue
-        seen.add(frozenset(groups.values()))
-        two = interaction(test, None, one.receiver, groups, rest="clean", confirm=False)
-        found.append([one.receiver, acting(two.group_labels.values()), list(map(list, groups.values())), a in "QKV"])
+        groups = {name: one.groups[name] for name in strongest_pair(one)}
+        asked.setdefault(frozenset(groups.values()), (one.receiver, groups))  # edges with equal partners may be ports
+    found: list[list[Any]] = [
+        [
+            two.receiver,
+            acting(two.group_labels.values()),
+            list(map(list, two.groups.values())),
+            two.groups.keys() <= set("QKV"),
+        ]
+        for two in interactions(test, list(asked.values()), rest="clean", confirm=False)
+    ]
     index = lab.model.graph.index
     removals = [
         frozenset(index(edge) for part in parts for edge in part)

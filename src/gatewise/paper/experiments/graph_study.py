@@ -30,7 +30,7 @@ from gatewise.circuits.published import PUBLISHED_GT, PUBLISHED_IOI, Roles
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.logic.gates import Gates
-from gatewise.logic.interactions import interaction
+from gatewise.logic.interactions import interactions
 from gatewise.paper.claims import Above, Between, Claim, Ruling, least, rule, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, TaskKey, group, of_kind
 from gatewise.paper.experiments.gate_drawings import cases_figure, circuit_figure
@@ -104,15 +104,17 @@ def stated(lab: Lab, key: StatedKey) -> list[list[list[Any]]]:
     """For each of the paper's examples: receivers, gate indices of the groups, the label of the table."""
     roles = _roles(lab, lab.measure(_heads_to_measure())["roles"])
     setting = Setting.of(lab.model, lab.gate_pairs(key.task, key.seed))
-    found: list[list[list[Any]]] = []
-    for receiver, _, functions in STATED:
-        found.append([])
-        for head in [head for head, role in roles.items() if role == receiver]:
-            groups = role_groups(lab.model.graph, head, functions, roles)
-            if groups:
-                one = interaction(setting, None, head, groups, rest="clean", confirm=False)
-                indices = [None if math.isnan(index) else index for index in one.gamma.values()]
-                found[-1].append([head, indices, one.label, one.interaction[1].value])
+    asked = [
+        (place, head, groups)
+        for place, (receiver, _, functions) in enumerate(STATED)
+        for head in [head for head, role in roles.items() if role == receiver]
+        if (groups := role_groups(lab.model.graph, head, functions, roles))
+    ]
+    tested = interactions(setting, [(head, groups) for _, head, groups in asked], rest="clean", confirm=False)
+    found: list[list[list[Any]]] = [[] for _ in STATED]
+    for (place, head, _), one in zip(asked, tested, strict=True):
+        indices = [None if math.isnan(index) else index for index in one.gamma.values()]
+        found[place].append([head, indices, one.label, one.interaction[1].value])
     return found
 
 
