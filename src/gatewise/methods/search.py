@@ -137,6 +137,7 @@ def score_edges(
     setting = Setting.of(model, pairs, "train", ablation=ablation, metric=metric, seed=seed, memory=memory)
     problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
     check_problem(problem, chosen)
+    setting.check_sound()
     team = team_for(setting.model, workers, ray)
     with threads(None if team is None else 1):
         ((_, findings, times),) = searches([problem], chosen, config, team)
@@ -193,7 +194,6 @@ def check_problem(problem: Problem, method: Method) -> None:
         raise GatewiseError(f"the threshold is {problem.threshold}; expected 0 or more ({method.threshold_meaning}).")
     if problem.threshold is not None and problem.select != "top":
         raise GatewiseError(f"select={problem.select!r} goes with edges=; a threshold keeps all edges that reach it.")
-    problem.setting.check_sound()
 
 
 def _searched(
@@ -213,6 +213,8 @@ def _searched(
                 found[direction] = known
     missing = tuple(direction for direction in problem.directions if direction not in found)
     groups = [problem.only(*one) for one in ([missing] if method.together and missing else [(d,) for d in missing])]
+    if groups:  # what is stored was sound when it was found
+        problem.setting.check_sound()
     if store is not None and groups:
         store.check_writable()
         keys = [store.key(ingredients(group, method, config)) for group in groups]
