@@ -34,7 +34,7 @@ def test_single_gates(kind: str, margins: tuple[float, ...]) -> None:
     found = ablate_gates(planted_model(kind), planted_pairs(), single_gate(kind))[kind.upper()]  # type: ignore[index]
     none, first, second, both = (kl_of_margins(margins[0], margin) for margin in margins)
     assert none == 0
-    assert found.gates == 1
+    assert len(found.gates) == 1
     assert found.one.shape == found.two.shape == (1, 30)
     assert sorted(set(found.one.flatten().tolist())) == pytest.approx(sorted({first, second}), abs=1e-6)
     assert found.two.flatten().tolist() == pytest.approx([both] * 30, abs=1e-6)
@@ -52,7 +52,7 @@ def test_the_paper_s_pattern_on_the_combined_toy() -> None:
     torch.testing.assert_close(found["AND"].one, found["AND"].two)
     assert found["OR"].one.abs().max() < 1e-6 < found["OR"].two.min()
     assert bool((found["ADDER"].two > found["ADDER"].one + 1e-3).all())
-    assert (found["ADDER"].gates, found["ADDER"].single) == (1, 1)
+    assert (len(found["ADDER"].gates), found["ADDER"].single) == (1, 1)
     assert "neither" in str(found)
 
 

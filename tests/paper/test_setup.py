@@ -12,13 +12,16 @@ import torch
 
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
+from gatewise.gate_types import GATE_TYPES
+from gatewise.logic.contribution import gate_contributions
 from gatewise.logic.interactions import interaction
 from gatewise.methods import discover
 from gatewise.models.planted_kinds import planted_kind
 from gatewise.paper import calibration
 from gatewise.paper.contract import Search, Variant
 from gatewise.paper.experiments import EXPERIMENTS
-from gatewise.paper.experiments.gate_ablation import Removals, share_of_one
+from gatewise.paper.experiments.contribution import drawn_gates
+from gatewise.paper.experiments.gate_ablation import AblationKey, Removals, largest_gates, share_of_one
 from gatewise.paper.experiments.graph_study import role_groups, stated_value, study_tested
 from gatewise.paper.experiments.misalignment import best_by_index
 from gatewise.paper.experiments.proportion import shares_of_types
@@ -61,6 +64,24 @@ def test_committed_sizes_are_those_of_the_presets() -> None:
     assert QUICK.changed(model="gpt2").needs_calibration
     assert not QUICK.changed(sizes=[5]).needs_calibration
     assert QUICK.changed(model="gpt2").changed(model="tiny").primary_sizes == QUICK.primary_sizes
+
+
+def test_where_gates_are_many_some_are_removed(lab: Lab) -> None:
+    gates = lab.gates("ioi", "eap", 20, 0)
+    assert drawn_gates(gates, None, 0) == list(gates)
+    some = drawn_gates(gates, 2, 0)
+    assert some == drawn_gates(gates, 2, 0)
+    assert [gate for gate in gates if gate in some] == some
+    assert all(
+        sum(gate.type == kind for gate in some) == min(2, sum(gate.type == kind for gate in gates))
+        for kind in GATE_TYPES
+    )
+    largest = largest_gates(lab, AblationKey("ioi", "eap", 0, 20, 3, "port", 1, 4), gates)
+    every = gate_contributions(lab.model, lab.gate_pairs("ioi", 0)[:4], gates, smallest=2)
+    expected = {kind: max(map(abs, every[kind].effects.tolist()), default=None) for kind in GATE_TYPES}
+    found = gate_contributions(lab.model, lab.gate_pairs("ioi", 0)[:4], gates, only=largest)
+    assert {k: max(map(abs, found[k].effects.tolist()), default=None) for k in GATE_TYPES} == pytest.approx(expected)
+    assert len(largest) == sum(value is not None for value in expected.values())
 
 
 def test_methods_have_the_sizes_that_were_chosen(lab: Lab) -> None:

@@ -274,5 +274,5 @@ def _ablation_table(found: Ablations) -> FoldingTable:
     table = FoldingTable("change of KL", "gates", "one edge removed", "two edges removed", box=box.SIMPLE_HEAD)
     for kind, one in found.by_type.items():
         boxes = [f"{q[2]:+.2g} ({q[1]:+.2g} to {q[3]:+.2g})" if one.gates else "-" for q in map(one.quartiles, (1, 2))]
-        table.add_row(kind, str(one.gates), *boxes)
+        table.add_row(kind, str(len(one.gates)), *boxes)
     return table

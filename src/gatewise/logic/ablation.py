@@ -45,7 +45,7 @@ class TypeAblation:
     """What removing one and two edges of the gates of one type does to KL."""
 
     type: GateType
-    gates: int  # of at least two edges
+    gates: tuple[Gate, ...]  # of at least two edges
     single: int  # gates of one edge, left out
     one: Tensor  # [gate, repeat], change by removing i
     other: Tensor  # [gate, repeat], change by removing j
@@ -61,7 +61,12 @@ class TypeAblation:
     def to_json(self) -> dict[str, Any]:
         """Boxes of both distributions and the row of the appendix table; None where there is no such gate."""
         boxes = {name: list(self.quartiles(n)) if self.gates else None for n, name in ((1, "one"), (2, "two"))}
-        return {"gates": self.gates, "single": self.single, **boxes, "kept": asdict(self.kept) if self.gates else None}
+        return {
+            "gates": len(self.gates),
+            "single": self.single,
+            **boxes,
+            "kept": asdict(self.kept) if self.gates else None,
+        }
 
     @property
     def kept(self) -> KeptEffects:
@@ -90,7 +95,7 @@ class Ablations:
         lines = [f"{'':5} {'gates':>5} {'one edge removed':>26} {'two edges removed':>26}"]
         for kind, found in self.by_type.items():
             boxes = [f"{q[2]:+.2g} ({q[1]:+.2g} to {q[3]:+.2g})" for q in map(found.quartiles, (1, 2))]
-            lines.append(f"{kind:5} {found.gates:5} {boxes[0]:>26} {boxes[1]:>26}")
+            lines.append(f"{kind:5} {len(found.gates):5} {boxes[0]:>26} {boxes[1]:>26}")
         lines.append(f"{'kept':5} {'both':>9} {'first':>9} {'second':>9} {'neither':>9}")
         for kind, found in self.by_type.items():
             k = found.kept
@@ -104,26 +109,30 @@ def ablate_gates(
     gates: Gates,
     *,
     circuit: Circuit | None = None,
+    only: Sequence[Gate] | None = None,
     repeats: int = 30,
     seed: int = 0,
     memory: Memory = None,
 ) -> Ablations:
-    """Remove one and two edges of every gate from H: the circuit or, as in the paper, the full graph."""
+    """Remove one and two edges of every gate, or only of some, from H: the circuit or, as in the paper, the full graph.
+
+    Gates of one edge are left out.
+    """
     if repeats < 1:
         raise GatewiseError(f"repeats is at least 1, got {repeats}.")
     setting = Setting.of(model, pairs, memory=memory)
-    chosen = [gate for gate in gates if len(gate.edges) >= 2]
+    chosen = [gate for gate in (gates if only is None else only) if len(gate.edges) >= 2]
     draws = [_draw(gates, gate, repeats, seed) for gate in chosen]
     removals = list(dict.fromkeys(some for drawn in draws for i, j in drawn for some in _removals(i, j)))
     changes = kl_changes(setting, circuit, removals, task="ablating gates").mean(dim=1)
     place = {removal: row for row, removal in enumerate(removals)}
     found = {}
     for kind in GATE_TYPES:
-        mine = [drawn for gate, drawn in zip(chosen, draws, strict=True) if gate.type == kind]
-        rows = torch.tensor([[[place[some] for some in _removals(i, j)] for i, j in drawn] for drawn in mine])
+        mine = {gate: drawn for gate, drawn in zip(chosen, draws, strict=True) if gate.type == kind}
+        rows = torch.tensor([[[place[some] for some in _removals(i, j)] for i, j in drawn] for drawn in mine.values()])
         values = changes[rows.reshape(len(mine), repeats, 3).long()]  # [gate, repeat, which]
         single = sum(gate.type == kind and len(gate.edges) == 1 for gate in gates)
-        found[kind] = TypeAblation(kind, len(mine), single, *values.unbind(dim=-1))
+        found[kind] = TypeAblation(kind, tuple(mine), single, *values.unbind(dim=-1))
     return Ablations(found, repeats, seed)
 
 

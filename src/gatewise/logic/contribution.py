@@ -9,7 +9,7 @@ share one measurement.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,11 +88,15 @@ def gate_contributions(
     gates: Gates,
     *,
     circuit: Circuit | None = None,
+    only: Sequence[Gate] | None = None,
     smallest: int = 1,
     memory: Memory = None,
 ) -> Contributions:
-    """Effects of all gates of at least `smallest` edges on H: the circuit or, as in the paper, the full graph."""
-    chosen = [gate for gate in gates if len(gate.edges) >= smallest]
+    """Effects of all gates of at least `smallest` edges on H: the circuit or, as in the paper, the full graph.
+
+    only: of some of the gates.
+    """
+    chosen = [gate for gate in (gates if only is None else only) if len(gate.edges) >= smallest]
     removals = [frozenset(gates.graph.index(edge) for edge in gate.edges) for gate in chosen]
     setting = Setting.of(model, pairs, memory=memory)
     changes = kl_changes(setting, circuit, removals, task="contributions").mean(dim=1)

@@ -57,6 +57,8 @@ class Preset:
     smallest_cost: float = 0.1  # the same for ratios of times
     floor: float = 0.01  # share of the KL between the runs below which what is removed together has no effect
     repeats: int = 30  # removals for each receiver
+    removed_gates: int | None = None  # of each type and seed, in experiments that remove gates; None: all
+    removal_pairs: int | None = None  # of the held-out pairs, to measure that on; None: all
     sampled_pairs: int = 16  # of the held-out pairs, for measures that sample many sets of edges
     sampled_sets: int = 20  # sets K for a misalignment score
     gate_pairs: int = 32  # to find tested gates with, half to search on and half to test on; every seed has its own
@@ -97,6 +99,10 @@ class Preset:
         wanted.add(self.primary_sizes[measure][plain])
         near = {n for n in _shares(graph) if min(wanted) <= _NEAR * n and n <= _NEAR * max(wanted)}
         return tuple(size for size in sizes if size in (wanted if judged else wanted | near))
+
+    @property
+    def pairs_of_removals(self) -> int:
+        return self.held_out if self.removal_pairs is None else min(self.removal_pairs, self.held_out)
 
     @property
     def pool(self) -> int:
@@ -188,6 +194,10 @@ _LAPTOP: dict[str, Any] = {
     "held_out": 32,
     "sampled_pairs": 8,
     "sampled_sets": 10,
+    # A circuit has hundreds of gates, and a removal takes up to 0.03 s for each pair.
+    "repeats": 4,
+    "removed_gates": 20,
+    "removal_pairs": 8,
     "forget_sizes": (1, 5, 20, 50, 100, 200),
     # Circuits of hundreds of edges take ACDC many minutes each: so it has the few edges of completeness, and no gates.
     "measures": {"acdc": ("completeness",)},

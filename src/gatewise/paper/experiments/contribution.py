@@ -9,11 +9,13 @@ one more method.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.contribution import gate_contributions
+from gatewise.logic.gates import Gate, Gates
 from gatewise.paper.claims import Above, Between, Claim, Ruling, relative, rule, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise.paper.experiments.ends import ends_to_measure, floors
@@ -32,6 +34,8 @@ class ContributionKey(NamedTuple):
     method: str
     seed: int
     size: int
+    gates: int | None  # of each type; None: all
+    pairs: int
 
 
 class Effect(NamedTuple):
@@ -55,7 +59,9 @@ def mean_effect(effects: Sequence[Effect], weight: Weight) -> Interval:
 def measure(lab: Lab, key: ContributionKey) -> dict[str, Any]:
     """GateEffects of all gates, by type."""
     gates = lab.gates(key.task, key.method, key.size, key.seed)
-    found = gate_contributions(lab.model, lab.held_out(key.task), gates)
+    found = gate_contributions(
+        lab.model, lab.held_out(key.task)[: key.pairs], gates, only=drawn_gates(gates, key.gates, key.seed)
+    )
     return {
         kind: [
             [gate.receiver, len(gate.edges), change]
@@ -65,10 +71,21 @@ def measure(lab: Lab, key: ContributionKey) -> dict[str, Any]:
     }
 
 
+def drawn_gates(gates: Gates, most: int | None, seed: int) -> list[Gate]:
+    """At most so many of each type, drawn at random; in order."""
+    chosen: set[Gate] = set()
+    for kind in GATE_TYPES:
+        alike = [gate for gate in gates if gate.type == kind]
+        number = len(alike) if most is None else min(most, len(alike))
+        chosen.update(random.Random(f"contribution/{kind}/{seed}").sample(alike, number))
+    return [gate for gate in gates if gate in chosen]
+
+
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield from map(ends_to_measure, lab.preset.tasks)
     yield from tested_to_measure(lab, lab.preset.tasks)
-    yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size)
+    more: dict[str, Any] = {"gates": lab.preset.removed_gates, "pairs": lab.preset.pairs_of_removals}
+    yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size, **more)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -98,14 +115,17 @@ def _judge(lab: Lab, measured: Measured) -> Result:
         )
         for (task, method, kind), some in together.items()
     ]
+    most = lab.preset.removed_gates
+    drawn = "" if most is None else f"; at most {most} gates of each type and seed, drawn at random"
     return Result(
         tables=[
             Table(
                 "Gate and edge effects, change of KL",
                 ("task", "method", "type", "gates", "edges", "gate effect", "edge effect"),
                 rows,
-                f"Gates of all seeds together ({seeds_note(lab.preset.seeds, lab.preset.methods)}), measured on "
-                f"{lab.preset.held_out} held-out pairs; in brackets 95 % intervals of a bootstrap over receivers.",
+                f"Gates of all seeds together ({seeds_note(lab.preset.seeds, lab.preset.methods)}"
+                f"{drawn}), measured on {lab.preset.pairs_of_removals} held-out pairs; in brackets 95 % intervals of a "
+                "bootstrap over receivers.",
             )
         ],
         rulings=_rulings(lab, seeds, floors(lab, measured)),
@@ -120,7 +140,8 @@ def _judge(lab: Lab, measured: Measured) -> Result:
             "The paper prints no numbers, only a figure, and does not say of how many edges its circuits are.",
             "An ADDER edge is one that both directions rank among their strongest, so part of a larger effect is there "
             "by selection.",
-            f"In verdicts a seed has no value where all gates of the compared types, removed together, change less "
+            f"In verdicts a seed has no value where the changes by all {'' if most is None else 'drawn '}gates of each "
+            "of the compared types sum up to less "
             f"than {lab.preset.floor:.0%} of the KL between the runs.",
         ],
     )

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from gatewise.circuits.graph import Grouping
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.logic.ablation import ablate_gates
+from gatewise.logic.contribution import gate_contributions
+from gatewise.logic.gates import Gate, Gates
 from gatewise.paper.claims import Above, Between, Claim, Ruling, least, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise.paper.experiments.ends import ends_to_measure, floors
@@ -32,6 +34,7 @@ from gatewise.statistics import clustered_ratio
 
 _NAME = "gate-ablation"
 _SAME = (0.75, 1.25)  # where R has to lie for one edge to change as much as two
+_TO_CHOOSE = 4  # pairs to choose the gates with the largest effects on
 _HARDLY = 0.1  # below which one edge changes hardly anything
 _RECEIVERS: dict[Grouping, str] = {"port": "", "node": ", by node"}
 
@@ -43,6 +46,8 @@ class AblationKey(NamedTuple):
     size: int
     repeats: int
     by: Grouping
+    gates: int | None  # of each type; None: all
+    pairs: int
 
 
 class Removals(NamedTuple):
@@ -60,13 +65,25 @@ Found = Mapping[GateType, Sequence[Removals]]
 def measure(lab: Lab, key: AblationKey) -> dict[str, Any]:
     """All removals from the full graph, by type."""
     gates = lab.gates(key.task, key.method, key.size, key.seed, key.by)
-    found = ablate_gates(lab.model, lab.held_out(key.task), gates, repeats=key.repeats, seed=key.seed)
+    pairs, only = lab.held_out(key.task)[: key.pairs], None if key.gates is None else largest_gates(lab, key, gates)
+    found = ablate_gates(lab.model, pairs, gates, only=only, repeats=key.repeats, seed=key.seed)
     plain: dict[str, Any] = {}
     for kind in GATE_TYPES:
-        receivers = [gate.receiver for gate in gates if gate.type == kind and len(gate.edges) >= 2]
+        receivers = [gate.receiver for gate in found[kind].gates]
         values = (getattr(found[kind], which).tolist() for which in ("one", "other", "two"))
         plain[kind] = [list(row) for row in zip(receivers, *values, strict=True)]
     return plain
+
+
+def largest_gates(lab: Lab, key: AblationKey, gates: Gates) -> list[Gate]:
+    """Of each type, those of at least two edges which change most when removed whole, on pairs of their own."""
+    pairs = lab.gate_pairs(key.task, key.seed)[:_TO_CHOOSE]
+    found = gate_contributions(lab.model, pairs, gates, smallest=2)
+    chosen: list[Gate] = []
+    for kind in GATE_TYPES:
+        order = found[kind].effects.abs().argsort(descending=True, stable=True)[: key.gates].tolist()
+        chosen += [found[kind].gates[place] for place in sorted(order)]
+    return chosen
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
@@ -74,6 +91,7 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield ends_to_measure(task)
     yield from tested_to_measure(lab, [task])
     more: dict[str, Any] = {"seeds": lab.preset.seeds_for(_NAME), "size": lab.gate_size, "repeats": lab.preset.repeats}
+    more |= {"gates": lab.preset.removed_gates, "pairs": lab.preset.pairs_of_removals}
     for by in _RECEIVERS:
         yield from lab.cells(measure, AblationKey, ("ns", "dn"), tasks=[task], by=by, **more)
 
@@ -106,12 +124,22 @@ def _judge(lab: Lab, measured: Measured) -> Result:
             "about half of the task. The paper does not say of how many edges its circuits are.",
             "Of tested gates, which have pairs of their own, an edge is a whole group of edges (a port, or edges with "
             "equal partners), and the type is how the groups act. They stand in the place of a method.",
+            *_chosen_note(lab),
             "Near the full model KL grows with the square of a change: for a perfect ADDER of two equal edges one edge "
             "changes KL by a quarter of what both do, not by half.",
             f"Verdicts leave out gates whose two edges change less than {lab.preset.floor:.0%} of the KL between the "
             f"runs, {floor:.3g} nats.",
         ],
     )
+
+
+def _chosen_note(lab: Lab) -> list[str]:
+    if lab.preset.removed_gates is None:
+        return []
+    return [
+        f"Of each type and seed the {lab.preset.removed_gates} gates are taken that change most when they are removed "
+        f"whole, on {_TO_CHOOSE} pairs of their own: verdicts are about gates with an effect."
+    ]
 
 
 def _whole(gate: TwoGroups) -> Removals:
@@ -121,9 +149,10 @@ def _whole(gate: TwoGroups) -> Removals:
 
 def _about(lab: Lab) -> str:
     seeds = seeds_note(lab.preset.seeds_for(_NAME), lab.preset.methods)
+    most = "" if lab.preset.removed_gates is None else f"; at most {lab.preset.removed_gates} of each type and seed"
     return (
-        f"Gates of all seeds together ({seeds}), {lab.preset.repeats} repeats each, measured on {lab.preset.held_out} "
-        "held-out pairs."
+        f"Gates of all seeds together ({seeds}{most}), {lab.preset.repeats} repeats each, measured on "
+        f"{lab.preset.pairs_of_removals} held-out pairs."
     )
 
 
