@@ -8,7 +8,7 @@ first stages are not if they are those of the circuit before. The dense engine i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -120,6 +120,8 @@ class SparseEngine:
     def _inputs(self, reads: _Reads, ports: Tensor, columns: int) -> Tensor:
         """Inputs of these ports of a stage at the last columns. [port, example, column, d]"""
         base, stream = reads.base[:, -columns:], reads.stream[:, -columns:]
+        if not len(ports):
+            return base.new_empty(0, *base.shape)
         weights, many = reads.weights[ports], reads.many[ports].tolist()
         used = weights.any(dim=0).nonzero().flatten()
         if int(weights.count_nonzero()) * _PRODUCT < len(weights) * len(used):
@@ -127,7 +129,7 @@ class SparseEngine:
         x = torch.stack([stream if one else base for one in many])
         if not len(used):
             return x
-        if columns == self.on.layout.window and len(used) * 2 > int(reads.senders[-1]) + 1:  # no need to gather them
+        if columns == self.on.layout.window and len(used) * 3 > int(reads.senders[-1]) + 1:  # no need to gather them
             weights = weights.new_zeros(len(ports), int(reads.senders[-1]) + 1).index_copy_(1, reads.senders, weights)
             carried = self._delta[: weights.shape[1]]
         else:
@@ -175,21 +177,47 @@ class SparseEngine:
         window, whole, chosen = layout.window, len(heads) == part.n_heads, heads.to(self._delta.device)
         if isinstance(part.q_norm, JointHeadNorm):  # no head can be computed alone, and all move together
             return part(self._inputs(reads, torch.arange(len(reads.many)), window), layout, prefix)[:, :, -columns:]
-        q, k, v = (self._projected(part, reads, heads, kind, columns if kind == "q" else window) for kind in KINDS)
+        widths: dict[Kind, int] = {"q": columns, "k": window, "v": window}
+        own = self._own_inputs(part, reads, heads, widths)
+        q, k, v = (self._projected(part, reads, heads, kind, widths[kind], own[kind]) for kind in KINDS)
         prefix = part.prefix_per_head(prefix)
         if prefix is not None and not whole:
             prefix = (prefix[0][chosen], prefix[1][chosen])
         z = part.attend(q, k, v, layout, prefix)
         return part.joined(part.shares(z, None if whole else chosen))
 
-    def _projected(self, part: Attention, reads: _Reads, heads: Tensor, kind: Kind, columns: int) -> Tensor:
-        """Queries, keys or values of these heads at the last columns. [head, example, column, dimension]"""
+    def _ports(self, part: Attention, heads: Tensor, kind: Kind) -> Tensor:
+        """Which of the stage's ports queries, keys or values of these heads come from."""
+        return heads if self.model.graph.qkv == "merged" else heads + part.n_heads * KINDS.index(kind)
+
+    def _own_inputs(
+        self, part: Attention, reads: _Reads, heads: Tensor, widths: Mapping[Kind, int]
+    ) -> dict[Kind, Tensor]:
+        """Inputs of the ports of these heads that have something of their own; those of one width are mixed at once."""
+        own: dict[Kind, Tensor] = {}
+        for kind in KINDS:
+            ports = self._ports(part, heads, kind)
+            own[kind] = ports[reads.weights[ports].any(dim=1)]
+        if self.model.graph.qkv == "merged":
+            x = self._inputs(reads, own["k"], widths["k"])
+            return {kind: x[:, :, -width:] for kind, width in widths.items()}
+        found: dict[Kind, Tensor] = {}
+        for width in set(widths.values()):
+            alike = [kind for kind in KINDS if widths[kind] == width]
+            x = self._inputs(reads, torch.cat([own[kind] for kind in alike]), width)
+            found.update(zip(alike, x.split([len(own[kind]) for kind in alike]), strict=True))
+        return found
+
+    def _projected(self, part: Attention, reads: _Reads, heads: Tensor, kind: Kind, columns: int, x: Tensor) -> Tensor:
+        """Queries, keys or values of these heads at the last columns. [head, example, column, dimension]
+
+        x: inputs of the ports that have something of their own.
+        """
         layout, device = self.on.layout, self._delta.device
-        ports = heads if self.model.graph.qkv == "merged" else heads + part.n_heads * KINDS.index(kind)
+        ports = self._ports(part, heads, kind)
         own, many = reads.weights[ports].any(dim=1), reads.many[ports]
         parts = []  # which of the heads, and their values
-        if bool(own.any()):
-            x = self._inputs(reads, ports[own], columns)
+        if len(x):
             chosen = None if len(x) == part.n_heads else heads[own].to(device)  # all: their weights need no copy
             parts.append((own, part.project(kind, x, layout, chosen)))
         full = many & ~own
