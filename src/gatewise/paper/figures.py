@@ -23,7 +23,7 @@ else:  # matplotlib is optional
 DIRECTION_COLOURS = {"ns": "#0072B2", "dn": "#D55E00", "ns+dn": "#009E73"}
 METHOD_COLOURS = {"acdc": "#CC79A7", "eap": "#E69F00", "edge-pruning": "#56B4E9"}
 BASELINE_COLOUR = "#777777"
-_APART = 0.08  # of an axis, that names of ticks need
+_CHARACTER = 0.035  # about how much of a narrow axis one character of a tick's name takes
 MARKERS = {"ns": "o", "dn": "s", "ns+dn": "^", "acdc": "o", "eap": "s", "edge-pruning": "^"}
 LINES = {"ns": "--", "dn": ":", "ns+dn": "-"}
 _MOST_TICKS = 7  # of an axis over many orders of magnitude
@@ -111,11 +111,15 @@ def errors(values: Sequence[float], intervals: Iterable[Interval]) -> list[list[
 def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:
     """A logarithmic axis of numbers of edges, with a tick for each size; of sizes that are close, one is named."""
     axes.set_xscale("log")
-    named: list[int] = []
-    for size in sorted(sizes):
-        if not named or math.log(size / named[-1]) >= _APART * math.log(max(sizes) / min(sizes)):
-            named.append(size)
-    axes.set_xticks(sorted(sizes), [f"{size:,}" if size in named else "" for size in sorted(sizes)])
+    sizes, names = sorted(sizes), dict[int, str]()
+    free = math.inf  # where the name after it begins, as a share of the axis
+    for size in reversed(sizes):
+        place, name = math.log(size / sizes[0]) / max(math.log(sizes[-1] / sizes[0]), 1e-9), f"{size:,}"
+        half = _CHARACTER * len(name) / 2
+        fits = place + half <= free
+        names[size] = name if fits else ""
+        free = place - half - _CHARACTER if fits else free
+    axes.set_xticks(sizes, [names[size] for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("edges")
 

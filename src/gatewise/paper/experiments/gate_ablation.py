@@ -123,7 +123,8 @@ def _judge(lab: Lab, measured: Measured) -> Result:
             f"Gates are the plain split of Ns and Dn circuits of {lab.gate_size(task):,} edges each, where circuits do "
             "about half of the task. The paper does not say of how many edges its circuits are.",
             "Of tested gates, which have pairs of their own, an edge is a whole group of edges (a port, or edges with "
-            "equal partners), and the type is how the groups act. They stand in the place of a method.",
+            "equal partners), and the type is how the groups act. They stand in the place of a method, and "
+            f"are measured on all {lab.preset.held_out} held-out pairs.",
             *_chosen_note(lab),
             "Near the full model KL grows with the square of a change: for a perfect ADDER of two equal edges one edge "
             "changes KL by a quarter of what both do, not by half.",
