@@ -31,9 +31,10 @@ from shapes import lively_gpt2, random_prompts
 
 import gatewise as gw
 from gatewise.engine.setting import Setting
-from gatewise.methods.acdc import ACDC, Acdc, AcdcConfig, notes_of
+from gatewise.methods.acdc import ACDC, Acdc, notes_of
 from gatewise.methods.acdc_tau import next_threshold
 from gatewise.methods.contract import Problem
+from gatewise.methods.offered import AcdcConfig
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
@@ -265,7 +266,8 @@ def _in_fresh_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
     done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"{name} failed")
-    return json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -81,11 +81,11 @@ def timings(clock: Clock, wanted: Callable[[str], bool]) -> list[Timing]:
         found.append(Timing("loading SmolLM2 alone", clock.loading(), 2.0))
     if wanted("run"):
         with tempfile.TemporaryDirectory() as folder:
-            words = ("run", MODEL, "--out", folder)
-            found.append(Timing("gatewise run", clock.seconds(PROGRAM, *words), 45.0))
-            found.append(Timing("gatewise run, asked again", clock.seconds(PROGRAM, *words), 1.0))
+            run = ("run", MODEL, "--out", folder)
+            found.append(Timing("gatewise run", clock.seconds(PROGRAM, *run), 45.0))
+            found.append(Timing("gatewise run, asked again", clock.seconds(PROGRAM, *run), 1.0))
             (Path(folder) / "answer.json").unlink()
-            found.append(Timing("gatewise run, out of the store", clock.seconds(PROGRAM, *words)))
+            found.append(Timing("gatewise run, out of the store", clock.seconds(PROGRAM, *run)))
     return found
 
 

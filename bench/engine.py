@@ -87,13 +87,16 @@ def attribution() -> dict[str, Job]:
 
 def edge_pruning() -> dict[str, Job]:
     """A training step of Edge Pruning on 32 pairs of 15 tokens that differ from the first token on, in its midst."""
-    from gatewise.methods.edge_pruning import EdgePruningConfig, Goal, Objective, Training, take_step
+    from gatewise.methods.edge_pruning import Goal, Objective, Training, take_step
+    from gatewise.methods.offered import EdgePruningConfig
 
     model, pairs = different_from_the_start()
     config, edges = EdgePruningConfig(), model.graph.n_edges
 
     def step(both: bool) -> Callable[[], object]:
-        objective = Objective(Setting(model, pairs), ("ns", "dn") if both else ("ns",), config.batch)
+        objective = Objective(
+            Setting(model, pairs), ("ns", "dn") if both else ("ns",), config.examples_per_step(len(pairs))
+        )
         state = Training.begin(edges, config, seed=0)
         state.parameters[:edges] = 3 * torch.randn(edges, generator=torch.Generator().manual_seed(0))
         state.step = config.steps // 2
@@ -166,24 +169,22 @@ def main() -> None:
         section, job = options.peak
         print(extra_memory(SECTIONS[section]()[job]))
         return
-    titles, found = {}, {}
+    console, found = Console(width=110), {}
+    if not options.json:
+        console.print(", ".join(f"{key} {value}" for key, value in environment(options.clock).items()), highlight=False)
+        console.print(
+            "ms and F: fastest of all rounds. F, median: median over rounds. Extra MB: peak of a fresh process."
+        )
     for name in options.only or SECTIONS:
         print(f"measuring {name} ...", file=sys.stderr)
         jobs = SECTIONS[name]()
         threads = ["--threads", str(options.threads)]
         peak = partial(_peak, name, threads) if options.memory else None
         found[name] = time_jobs(jobs, options.repeats, peak, options.clock)
-        titles[name] = f"{name}: {(SECTIONS[name].__doc__ or '').strip()}"
+        if not options.json:
+            console.print(as_table(f"{name}: {(SECTIONS[name].__doc__ or '').strip()}", found[name]))
     if options.json:
         print(as_json(found, options.clock))
-    else:
-        console = Console(width=110)
-        console.print(", ".join(f"{key} {value}" for key, value in environment(options.clock).items()), highlight=False)
-        for name, rows in found.items():
-            console.print(as_table(titles[name], rows))
-        console.print(
-            "ms and F: fastest of all rounds. F, median: median over rounds. Extra MB: peak of a fresh process."
-        )
     if options.out:
         options.out.write_text(as_json(found, options.clock) + "\n")
 

@@ -77,7 +77,7 @@ def compare(names: list[str], methods: list[str]) -> None:
         for method in methods:
             examples = SIZES[name]["acdc_examples"] if method == "acdc" else 64
             known = {key: value for key, value in asked(name, method).items() if key != "threshold"}
-            expected = forecast(name, "ioi", method, examples=examples, **known)  # type: ignore[arg-type]
+            expected = forecast(name, "ioi", method, examples=examples, **known)
             found = in_fresh_process("--measure", name, method, str(examples))
             off = expected.peak / found["peak"] - 1
             shown = "" if method == "acdc" else f"{expected.seconds:.1f}"

@@ -62,7 +62,7 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
         scores = scores + 3 * shared
         searches[direction] = tuple(
             Circuit(
-                graph, select_edges(graph, scores, size), scores, found.gates.ns.provenance | {"direction": direction}
+                graph, select_edges(graph, scores, size), scores, {**found.gates.ns.provenance, "direction": direction}
             )
             for size in sizes
         )
