@@ -25,7 +25,6 @@ from gatewise.paper.experiments.gate_ablation import AblationKey, Removals, larg
 from gatewise.paper.experiments.graph_study import role_groups, stated_value, study_tested
 from gatewise.paper.experiments.misalignment import best_by_index
 from gatewise.paper.experiments.proportion import shares_of_types
-from gatewise.paper.experiments.unlearning import trunk
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import PRESETS, QUICK
 from gatewise.paper.summary import overview
@@ -205,11 +204,6 @@ def test_heads_of_a_function_are_a_group() -> None:
     assert stated_value([["a1.h2", [0.8, 0.6], "AND", 0.1], ["a2.h0", [None, 0.1], "ADDER", 0.0]], "AND") == 0.5
     assert stated_value([["a1.h2", [-0.8, -0.6], "OR", 0.1]], "OR") == pytest.approx(0.7)
     assert math.isnan(stated_value([["a1.h2", [None, None], "undecided", 0.0]], "AND"))
-
-
-def test_the_trunk_costs_every_task() -> None:
-    costs = {"input->m0": [0.9, 0.4, 0.06], "m0->logits": [0.9, 0.04, 0.9], "a0.h0->m0": [0.0, 0.0, 0.0]}
-    assert trunk(costs, 0.05) == ["input->m0"]
 
 
 def test_labels_are_held_against_gate_indices() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
+from gatewise.engine import run_circuit
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.loader import load_model
-from gatewise.paper.experiments.unlearning import EXPERIMENT
+from gatewise.paper.experiments.unlearning import EXPERIMENT, TrunkKey, trunk
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, PAPER, QUICK
 from gatewise.paper.runner import judged
@@ -112,6 +115,28 @@ def test_sizes_for_unlearning_are_the_presets(tmp_path: Path) -> None:
     lab = Lab(SMALL, tmp_path)
     assert lab.sizes("eap", FORGET) == (1, 2, 5, 20)
     assert lab.sizes("eap", "ioi") == (5, 20)
+
+
+@pytest.mark.parametrize("smallest", [-math.inf, 0.02, 0.3])
+def test_the_trunk_costs_every_task(tmp_path: Path, smallest: float) -> None:
+    lab, tasks = Lab(SMALL, tmp_path), ("ioi", "gt")
+    found = trunk(lab, TrunkKey(FORGET, "eap", "ns", 0, tasks, smallest, 2))
+    expected = {}
+    for edge in lab.circuits(FORGET, "eap", "ns")[20].top(20):
+        costs = []
+        for name in tasks:
+            pairs = lab.pairs(name, "eap", 0)[:2]
+            whole = Setting.of(lab.model, pairs)
+            clean, corrupted = (whole.last_logits(side).double().log_softmax(-1) for side in ("clean", "corrupted"))
+            without = run_circuit(lab.model, pairs, ~lab.model.graph.circuit([edge])).double().log_softmax(-1)
+            change, between = ((clean.exp() * (clean - other)).sum(-1).mean() for other in (without, corrupted))
+            costs.append(float(change / between))
+        if min(costs) >= smallest:
+            expected[edge] = costs
+    assert found.keys() == expected.keys()
+    assert [cost for some in found.values() for cost in some] == pytest.approx(
+        [cost for some in expected.values() for cost in some], abs=1e-5
+    )
 
 
 def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ class TrunkKey(NamedTuple):
     direction: SearchDirection
     seed: int
     tasks: tuple[str, ...]
+    smallest: float  # share of the KL between the runs
+    pairs: int  # of each task
 
 
 Accuracies = Mapping[str, Mapping[str, Any]]  # reading -> "full", "empty": accuracy; "without": one for each size
@@ -62,7 +64,7 @@ def accuracies(lab: Lab, key: UnlearningKey) -> dict[str, Any]:
     """Of the whole model, of the corrupted run, and without the circuits of each size that were found to forget."""
     circuits, pairs = lab.circuits(FORGET, key.method, key.direction, key.seed), lab.held_out(key.task)
     graph = lab.model.graph
-    left = graph.circuit(trunk(lab.measure(_trunk_to_measure(lab, key)), key.trunk) if key.trunk else [])
+    left = graph.circuit(list(lab.measure(_trunk_to_measure(lab, key))) if key.trunk else [])
     removed = [circuit - left for circuit in circuits.values()]
     logits = run_circuits(lab.model, pairs, [graph.full(), graph.empty(), *(~circuit for circuit in removed)])
     found = {}
@@ -72,29 +74,27 @@ def accuracies(lab: Lab, key: UnlearningKey) -> dict[str, Any]:
     return found
 
 
-def shares(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
-    """What removing one of the strongest edges alone costs each task, in shares of the KL between the runs."""
+def trunk(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
+    """Of a circuit's strongest edges those whose removal alone costs every task enough, and what it costs.
+
+    In shares of the KL between the runs. Edges that do not cost one task enough are not asked of the next.
+    """
     *_, largest = lab.circuits(FORGET, key.method, key.direction, key.seed).values()
-    edges = list(largest.top(_CANDIDATES))
-    removals = [frozenset((lab.model.graph.index(edge),)) for edge in edges]
-    found = []
+    costs: dict[str, list[float]] = {edge: [] for edge in largest.top(_CANDIDATES)}
     for task in key.tasks:
-        setting = Setting.of(lab.model, lab.pairs(task, "eap", key.seed))
+        setting = Setting.of(lab.model, lab.pairs(task, "eap", key.seed)[: key.pairs])
         clean, corrupted = (log_probabilities(setting.last_logits(side)) for side in ("clean", "corrupted"))
         between = float(kl_divergence(clean, corrupted).mean())
-        changes = kl_changes(setting, None, removals).mean(dim=1)
-        found.append((changes / between).tolist())
-    return {edge: list(row) for edge, row in zip(edges, zip(*found, strict=True), strict=True)}
-
-
-def trunk(some: Mapping[str, Sequence[float]], smallest: float) -> list[str]:
-    """The edges that cost every task at least so much."""
-    return [edge for edge, row in some.items() if min(row) >= smallest]
+        removals = [frozenset((lab.model.graph.index(edge),)) for edge in costs]
+        found = (kl_changes(setting, None, removals).mean(dim=1) / between).tolist() if removals else []
+        costs = {edge: [*costs[edge], one] for edge, one in zip(costs, found, strict=True) if one >= key.smallest}
+    return costs
 
 
 def _trunk_to_measure(lab: Lab, key: UnlearningKey) -> Measurement:
-    about = TrunkKey(FORGET, key.method, key.direction, key.seed, lab.preset.tasks)
-    return Measurement(shares, about, (Search(FORGET, key.method, key.seed, (key.direction,)),))
+    pairs = min(lab.preset.pairs_of_removals, lab.preset.pairs["eap"])
+    about = TrunkKey(FORGET, key.method, key.direction, key.seed, lab.preset.tasks, lab.preset.trunk, pairs)
+    return Measurement(trunk, about, (Search(FORGET, key.method, key.seed, (key.direction,)),))
 
 
 def _methods(preset: Preset) -> list[str]:
@@ -154,15 +154,16 @@ def _trunk_table(lab: Lab, measured: Measured) -> Table:
     every = of_kind(measured, TrunkKey).values()
     costs: dict[str, list[Sequence[float]]] = {}
     for some in every:
-        for edge in trunk(some, lab.preset.trunk):
-            costs.setdefault(edge, []).append(some[edge])
+        for edge, shares in some.items():
+            costs.setdefault(edge, []).append(shares)
     rows: list[list[Any]] = [
         [edge, len(some), *(statistics.fmean(one) for one in zip(*some, strict=True))]
         for edge, some in sorted(costs.items(), key=lambda item: -len(item[1]))
     ] or [["none", 0, *[None] * len(lab.preset.tasks)]]
+    pairs = min(lab.preset.pairs_of_removals, lab.preset.pairs["eap"])
     note = (
         f"Removing one of them alone costs every task at least {lab.preset.trunk:.0%} of the KL between the runs, on "
-        f"{lab.preset.pairs['eap']} pairs; the {_CANDIDATES} strongest edges of each circuit were asked. Of "
+        f"{pairs} pairs; the {_CANDIDATES} strongest edges of each circuit were asked. Of "
         f"{len(every)} circuits (all methods, directions and seeds)."
     )
     columns = ("edge", "circuits that have it", *(f"costs {task_name(task)}" for task in lab.preset.tasks))
