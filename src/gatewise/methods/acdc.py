@@ -52,6 +52,8 @@ _FIRST_CHAIN = 8  # length of a stage's first chain
 _TINY = 1e-6  # nats, of runs that hardly differ
 _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
 _TYPICAL_THRESHOLDS = 4  # tried for a number of edges, about
+_TYPICAL_EDGES = 100  # kept by one threshold, about
+_LEAST_F = 3.0  # both runs and a canonical evaluation
 _TYPICAL_SIZE = 100  # edges
 
 
@@ -484,8 +486,8 @@ def notes_of(outcome: Outcome, runs: int) -> dict[str, Any]:
 def _forecast(problem: Problem, config: AcdcConfig) -> Work:
     """The states of all examples; inputs of ports that no longer read what all others read; a chain.
 
-    How much work there is depends on what is found. A rule of thumb: while little is kept, a trial runs about one node,
-    so that a threshold costs one F for as many edges as the model has nodes.
+    How much work there is depends on what is found. A rule of thumb: a threshold costs more if it keeps more edges; with
+    100 of them a trial runs about one node, which is one F for as many edges as the model has nodes.
     """
     model, directions = problem.model, problem.runs
     kept = model.graph.edge_index >= 0
@@ -496,7 +498,8 @@ def _forecast(problem: Problem, config: AcdcConfig) -> Work:
     stream = one.numel() * one.element_size()
     inputs = len(directions) * len(model.graph.ports) * stream // 2  # of about half of the ports
     chain = 4 * min(config.chain, len(model.graph.senders)) * stream
-    thresholds = _TYPICAL_THRESHOLDS if problem.sizes else 1
+    sizes = [size for some in problem.sizes.values() for size in some]
+    thresholds = _TYPICAL_THRESHOLDS * max(sizes) / _TYPICAL_EDGES if sizes else 1
     return Work(
         runs=counter.peak + inputs,
         buffers=min(ROW_BYTES, chain) * len(directions),
@@ -504,7 +507,7 @@ def _forecast(problem: Problem, config: AcdcConfig) -> Work:
         moved=counter.moved,
         micro_batch=len(problem.pairs),
         micro_batches=1,
-        rough_f=model.graph.n_edges / len(model.graph.senders) * len(directions) * thresholds,
+        rough_f=len(directions) * (_LEAST_F + model.graph.n_edges / len(model.graph.senders) * thresholds),
     )
 
 
