@@ -486,8 +486,8 @@ def notes_of(outcome: Outcome, runs: int) -> dict[str, Any]:
 def _forecast(problem: Problem, config: AcdcConfig) -> Work:
     """The states of all examples; inputs of ports that no longer read what all others read; a chain.
 
-    How much work there is depends on what is found. A rule of thumb: a threshold costs more if it keeps more edges; with
-    100 of them a trial runs about one node, which is one F for as many edges as the model has nodes.
+    How much work there is depends on what is found. A rule of thumb: a threshold costs more if it keeps more edges;
+    with 100 of them a trial runs about one node, which is one F for as many edges as the model has nodes.
     """
     model, directions = problem.model, problem.runs
     kept = model.graph.edge_index >= 0
