@@ -19,7 +19,7 @@ demo: $(STAMP) ## find the IOI circuits of the default model, and write a report
 	$(BIN)/gatewise run --out runs/demo
 
 test: $(STAMP) browser ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
 browser: $(STAMP) ## what the tests of the report need: Playwright, and Debian's chromium if we may install it
 	@$(BIN)/python -c 'import playwright' 2> /dev/null || $(BIN)/python -m pip install --quiet \
