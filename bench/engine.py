@@ -169,20 +169,16 @@ def main() -> None:
         section, job = options.peak
         print(extra_memory(SECTIONS[section]()[job]))
         return
-    console, found = Console(width=110), {}
-    if not options.json:
-        console.print(", ".join(f"{key} {value}" for key, value in environment(options.clock).items()), highlight=False)
-        console.print(
-            "ms and F: fastest of all rounds. F, median: median over rounds. Extra MB: peak of a fresh process."
-        )
+    console, found = Console(width=110, quiet=options.json), {}
+    console.print(", ".join(f"{key} {value}" for key, value in environment(options.clock).items()), highlight=False)
+    console.print("ms and F: fastest of all rounds. F, median: median over rounds. Extra MB: peak of a fresh process.")
     for name in options.only or SECTIONS:
         print(f"measuring {name} ...", file=sys.stderr)
         jobs = SECTIONS[name]()
         threads = ["--threads", str(options.threads)]
         peak = partial(_peak, name, threads) if options.memory else None
         found[name] = time_jobs(jobs, options.repeats, peak, options.clock)
-        if not options.json:
-            console.print(as_table(f"{name}: {(SECTIONS[name].__doc__ or '').strip()}", found[name]))
+        console.print(as_table(f"{name}: {(SECTIONS[name].__doc__ or '').strip()}", found[name]))
     if options.json:
         print(as_json(found, options.clock))
     if options.out:

@@ -89,14 +89,14 @@ class _Connected:
         return found
 
     def _copy(self) -> _Connected:
+        """What is chosen from here on is its own."""
         other = copy(self)
-        other.chosen, other.included = set(self.chosen), set(self.included)
-        other.given_up = set(self.given_up)
+        other.chosen, other.included, other.given_up = set(self.chosen), set(self.included), set(self.given_up)
         return other
 
     def _filled(self, size: int, place: int) -> Tensor:
-        if len(self.chosen) < size:
-            self._grow(size, self._ways, place)
+        """Exactly so many edges, from a place in the order on."""
+        self._grow(size, self._ways, place)
         while len(self.chosen) < size:  # what is left needs more edges than are missing
             before = len(self.chosen)
             self._grow(size, self._short_ways)

@@ -273,11 +273,16 @@ def interaction(
     four of them, or one and more with rest="player". rest: what the node's other edges carry. circuit: test within it.
     confirm: also on the margin of the whole model, which costs a run of what follows the node for each set.
     """
-    setting = setting_of(model, pairs, circuit, memory)
-    asked = [(receiver, groups)]
-    return interactions(setting, asked, rest=rest, circuit=circuit, confirm=confirm, floor=floor, resamples=resamples)[
-        0
-    ]
+    (found,) = interactions(
+        Setting.of(model, pairs, memory=memory),
+        [(receiver, groups)],
+        rest=rest,
+        circuit=circuit,
+        confirm=confirm,
+        floor=floor,
+        resamples=resamples,
+    )
+    return found
 
 
 def interactions(

@@ -54,7 +54,6 @@ _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend
 _TYPICAL_THRESHOLDS = 4  # tried for a number of edges, about
 _TYPICAL_EDGES = 100  # kept by one threshold, about
 _LEAST_F = 3.0  # both runs and a canonical evaluation
-_TYPICAL_SIZE = 100  # edges
 
 
 def receiver_order(graph: Graph) -> list[int]:
@@ -204,7 +203,7 @@ class Acdc:
         """The tau at which so many edges would do the same, all together what the runs differ by."""
         if self.config.first_threshold is not None:
             return self.config.first_threshold
-        return max(self._distance_of_runs(), _TINY) / (size if size < self.graph.n_edges else min(_TYPICAL_SIZE, size))
+        return max(self._distance_of_runs(), _TINY) / (size if size < self.graph.n_edges else min(_TYPICAL_EDGES, size))
 
     def _distance_of_runs(self) -> float:
         """D of the empty circuit, in two digits: the same however the pairs are cut into batches."""

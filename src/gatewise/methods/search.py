@@ -215,7 +215,7 @@ def _searched(
     groups = [problem.only(*one) for one in ([missing] if method.together and missing else [(d,) for d in missing])]
     if groups:  # what is stored was sound when it was found
         problem.setting.check_sound()
-    if store is not None and groups:
+    if groups and store is not None:
         store.check_writable()
         keys = [store.key(ingredients(group, method, config)) for group in groups]
         groups = [replace(one, checkpoint=store.checkpoint(key)) for one, key in zip(groups, keys, strict=True)]

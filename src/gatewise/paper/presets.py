@@ -58,7 +58,7 @@ class Preset:
     floor: float = 0.01  # share of the KL between the runs below which what is removed together has no effect
     repeats: int = 30  # removals for each receiver
     removed_gates: int | None = None  # of each type and seed, in experiments that remove gates; None: all
-    removal_pairs: int | None = None  # of the held-out pairs, to measure that on; None: all
+    removal_pairs: int | None = None  # to measure removals of gates and of single edges on; None: all there are
     sampled_pairs: int = 16  # of the held-out pairs, for measures that sample many sets of edges
     sampled_sets: int = 20  # sets K for a misalignment score
     gate_pairs: int = 32  # to find tested gates with, half to search on and half to test on; every seed has its own
@@ -100,9 +100,9 @@ class Preset:
         near = {n for n in _shares(graph) if min(wanted) <= _NEAR * n and n <= _NEAR * max(wanted)}
         return tuple(size for size in sizes if size in (wanted if judged else wanted | near))
 
-    @property
-    def pairs_of_removals(self) -> int:
-        return self.held_out if self.removal_pairs is None else min(self.removal_pairs, self.held_out)
+    def for_removals(self, pairs: int) -> int:
+        """On how many of so many pairs removals are measured."""
+        return pairs if self.removal_pairs is None else min(self.removal_pairs, pairs)
 
     @property
     def pool(self) -> int:

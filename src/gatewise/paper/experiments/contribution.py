@@ -57,7 +57,7 @@ def mean_effect(effects: Sequence[Effect], weight: Weight) -> Interval:
 
 
 def measure(lab: Lab, key: ContributionKey) -> dict[str, Any]:
-    """GateEffects of all gates, by type."""
+    """GateEffects of all gates, or of those that are drawn, by type."""
     gates = lab.gates(key.task, key.method, key.size, key.seed)
     found = gate_contributions(
         lab.model, lab.held_out(key.task)[: key.pairs], gates, only=drawn_gates(gates, key.gates, key.seed)
@@ -84,7 +84,7 @@ def drawn_gates(gates: Gates, most: int | None, seed: int) -> list[Gate]:
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield from map(ends_to_measure, lab.preset.tasks)
     yield from tested_to_measure(lab, lab.preset.tasks)
-    more: dict[str, Any] = {"gates": lab.preset.removed_gates, "pairs": lab.preset.pairs_of_removals}
+    more: dict[str, Any] = {"gates": lab.preset.removed_gates, "pairs": lab.preset.for_removals(lab.preset.held_out)}
     yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size, **more)
 
 
@@ -117,6 +117,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
     ]
     most = lab.preset.removed_gates
     drawn = "" if most is None else f"; at most {most} gates of each type and seed, drawn at random"
+    pairs = lab.preset.for_removals(lab.preset.held_out)
     return Result(
         tables=[
             Table(
@@ -124,8 +125,8 @@ def _judge(lab: Lab, measured: Measured) -> Result:
                 ("task", "method", "type", "gates", "edges", "gate effect", "edge effect"),
                 rows,
                 f"Gates of all seeds together ({seeds_note(lab.preset.seeds, lab.preset.methods)}"
-                f"{drawn}), measured on {lab.preset.pairs_of_removals} held-out pairs; in brackets 95 % intervals of a "
-                "bootstrap over receivers.",
+                f"{drawn}), measured on {pairs} held-out pairs; in brackets 95 % intervals of a bootstrap over "
+                "receivers.",
             )
         ],
         rulings=_rulings(lab, seeds, floors(lab, measured)),

@@ -91,7 +91,7 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield ends_to_measure(task)
     yield from tested_to_measure(lab, [task])
     more: dict[str, Any] = {"seeds": lab.preset.seeds_for(_NAME), "size": lab.gate_size, "repeats": lab.preset.repeats}
-    more |= {"gates": lab.preset.removed_gates, "pairs": lab.preset.pairs_of_removals}
+    more |= {"gates": lab.preset.removed_gates, "pairs": lab.preset.for_removals(lab.preset.held_out)}
     for by in _RECEIVERS:
         yield from lab.cells(measure, AblationKey, ("ns", "dn"), tasks=[task], by=by, **more)
 
@@ -153,7 +153,7 @@ def _about(lab: Lab) -> str:
     most = "" if lab.preset.removed_gates is None else f"; at most {lab.preset.removed_gates} of each type and seed"
     return (
         f"Gates of all seeds together ({seeds}{most}), {lab.preset.repeats} repeats each, measured on "
-        f"{lab.preset.pairs_of_removals} held-out pairs."
+        f"{lab.preset.for_removals(lab.preset.held_out)} held-out pairs."
     )
 
 

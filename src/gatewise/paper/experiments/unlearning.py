@@ -92,7 +92,7 @@ def trunk(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
 
 
 def _trunk_to_measure(lab: Lab, key: UnlearningKey) -> Measurement:
-    pairs = min(lab.preset.pairs_of_removals, lab.preset.pairs["eap"])
+    pairs = lab.preset.for_removals(lab.preset.pairs["eap"])
     about = TrunkKey(FORGET, key.method, key.direction, key.seed, lab.preset.tasks, lab.preset.trunk, pairs)
     return Measurement(trunk, about, (Search(FORGET, key.method, key.seed, (key.direction,)),))
 
@@ -160,7 +160,7 @@ def _trunk_table(lab: Lab, measured: Measured) -> Table:
         [edge, len(some), *(statistics.fmean(one) for one in zip(*some, strict=True))]
         for edge, some in sorted(costs.items(), key=lambda item: -len(item[1]))
     ] or [["none", 0, *[None] * len(lab.preset.tasks)]]
-    pairs = min(lab.preset.pairs_of_removals, lab.preset.pairs["eap"])
+    pairs = lab.preset.for_removals(lab.preset.pairs["eap"])
     note = (
         f"Removing one of them alone costs every task at least {lab.preset.trunk:.0%} of the KL between the runs, on "
         f"{pairs} pairs; the {_CANDIDATES} strongest edges of each circuit were asked. Of "
