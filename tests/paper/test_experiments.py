@@ -239,11 +239,10 @@ def test_deviations_of_both_metrics_by_seed() -> None:
 
 
 def test_what_else_is_lost_when_a_behaviour_is_gone() -> None:
-    forget = {"full": 1.0, "empty": 0.0, "without": [0.9, 0.1, 0.0]}
-    kept = [{"full": 1.0, "empty": 0.0, "without": [1.0, 0.8, 0.0]}, {"full": 0.9, "empty": 0.0, "without": [0.9] * 3}]
-    assert largest_loss(forget, kept) == pytest.approx(0.2)
-    assert math.isnan(largest_loss({**forget, "without": [0.9] * 3}, kept))
-    assert math.isnan(largest_loss({**forget, "full": 0.0}, kept))
+    kept = [(1.0, [1.0, 0.8, 0.0]), (0.9, [0.9] * 3)]
+    assert largest_loss([0.9, 0.1, 0.0], (1.0, 0.0), kept) == pytest.approx(0.2)
+    assert math.isnan(largest_loss([0.9] * 3, (1.0, 0.0), kept))
+    assert math.isnan(largest_loss([0.9, 0.1, 0.0], (0.0, 0.0), kept))
 
 
 def test_venn_areas() -> None:

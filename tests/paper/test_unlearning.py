@@ -13,7 +13,7 @@ from gatewise.engine import run_circuit
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.loader import load_model
-from gatewise.paper.experiments.unlearning import EXPERIMENT, TrunkKey, trunk
+from gatewise.paper.experiments.unlearning import EXPERIMENT, TrunkKey, UnlearningKey, accuracies_without, trunk
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, PAPER, QUICK
 from gatewise.paper.runner import judged
@@ -137,6 +137,19 @@ def test_the_trunk_costs_every_task(tmp_path: Path, smallest: float) -> None:
     assert [cost for some in found.values() for cost in some] == pytest.approx(
         [cost for some in expected.values() for cost in some], abs=1e-5
     )
+
+
+@pytest.mark.parametrize("left", [0.0, 0.05])
+def test_accuracies_are_those_of_the_model_without_each_circuit(tmp_path: Path, left: float) -> None:
+    lab = Lab(SMALL.changed(trunk=left), tmp_path)
+    key = UnlearningKey("gt", "eap", "ns", 0, left)
+    found, pairs = accuracies_without(lab, key), lab.held_out("gt")
+    about = TrunkKey(FORGET, "eap", "ns", 0, SMALL.tasks, left, SMALL.pairs["eap"])
+    kept = lab.model.graph.circuit(list(trunk(lab, about)) if left else [])
+    for place, circuit in enumerate(lab.circuits(FORGET, "eap", "ns").values()):
+        logits = run_circuit(lab.model, pairs, ~(circuit - kept))
+        assert found["top_accuracy"][place] == float(pairs.top_is_right(logits).double().mean())
+        assert found["accuracy"][place] == float(pairs.right_over_wrong(logits).double().mean())
 
 
 def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> None:

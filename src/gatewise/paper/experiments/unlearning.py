@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gatewise.engine import run_circuits
@@ -22,6 +23,7 @@ from gatewise.engine.setting import Setting
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group, of_kind
+from gatewise.paper.experiments.ends import ends_of, ends_to_measure
 from gatewise.paper.figures import BASELINE_COLOUR, LINES, Figure, filled, size_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, Preset
@@ -35,7 +37,8 @@ _GONE = 0.8  # of the way from the whole model to the corrupted run: then a beha
 _CANDIDATES = 200  # edges of a circuit that may be of the trunk, the strongest
 _KEPT = 0.1  # accuracy that may be lost of what is to be kept
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
-_READINGS = {"top": "the most probable token is right", "over": "right is more probable than wrong"}
+_READINGS = {"top_accuracy": "the most probable token is right", "accuracy": "right is more probable than wrong"}
+_TOP = "top_accuracy"  # the paper's
 
 
 class UnlearningKey(NamedTuple):
@@ -56,22 +59,24 @@ class TrunkKey(NamedTuple):
     pairs: int  # of each task
 
 
-Accuracies = Mapping[str, Mapping[str, Any]]  # reading -> "full", "empty": accuracy; "without": one for each size
+Accuracies = Mapping[str, Sequence[float]]  # by reading, for each size
 Seeds = Mapping[tuple[str, str, str, float], Sequence[Accuracies]]  # by method, direction, what is measured, trunk
 
 
-def accuracies(lab: Lab, key: UnlearningKey) -> dict[str, Any]:
-    """Of the whole model, of the corrupted run, and without the circuits of each size that were found to forget."""
-    circuits, pairs = lab.circuits(FORGET, key.method, key.direction, key.seed), lab.held_out(key.task)
-    graph = lab.model.graph
-    left = graph.circuit(list(lab.measure(_trunk_to_measure(lab, key))) if key.trunk else [])
-    removed = [circuit - left for circuit in circuits.values()]
-    logits = run_circuits(lab.model, pairs, [graph.full(), graph.empty(), *(~circuit for circuit in removed)])
-    found = {}
-    for reading, measure in (("top", pairs.top_is_right), ("over", pairs.right_over_wrong)):
-        full, empty, *without = measure(logits).double().mean(dim=-1).tolist()
-        found[reading] = {"full": full, "empty": empty, "without": without}
-    return found
+@dataclass(frozen=True)
+class _Found:
+    without: Seeds
+    ends: Mapping[str, Mapping[str, tuple[float, float]]]
+    """By reading and by what is measured: accuracy of the whole model, and of the corrupted run."""
+
+
+def accuracies_without(lab: Lab, key: UnlearningKey) -> dict[str, list[float]]:
+    """Of the model without the circuits of each size that were found to forget."""
+    circuits, setting = lab.circuits(FORGET, key.method, key.direction, key.seed), lab.setting(key.task)
+    left = lab.model.graph.circuit(list(lab.measure(_trunk_to_measure(lab, key))) if key.trunk else [])
+    logits = run_circuits(setting, circuits=[~(circuit - left) for circuit in circuits.values()])
+    readings = {"top_accuracy": setting.pairs.top_is_right, "accuracy": setting.pairs.right_over_wrong}
+    return {reading: measure(logits).double().mean(dim=-1).tolist() for reading, measure in readings.items()}
 
 
 def trunk(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
@@ -109,17 +114,28 @@ def _seeds(lab: Lab) -> dict[str, int]:
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
-    for _, method, seed in lab.grid(tasks=[FORGET], methods=_methods(lab.preset), seeds=_seeds(lab)):
-        for direction in _DIRECTIONS:
+    """What is measured on the same pairs stands together, so that their runs are done once."""
+    circuits = [
+        (method, direction, seed)
+        for _, method, seed in lab.grid(tasks=[FORGET], methods=_methods(lab.preset), seeds=_seeds(lab))
+        for direction in _DIRECTIONS
+    ]
+    for one in circuits:
+        yield _trunk_to_measure(lab, UnlearningKey(FORGET, *one, 0.0))
+    for measured in _sets(lab):
+        yield ends_to_measure(measured)
+        for method, direction, seed in circuits:
             searches = (Search(FORGET, method, seed, (direction,)),)
-            yield _trunk_to_measure(lab, UnlearningKey(FORGET, method, direction, seed, 0.0))
-            for measured in (FORGET, *to_keep(lab.preset)):
-                for left in (0.0, lab.preset.trunk):
-                    yield Measurement(accuracies, UnlearningKey(measured, method, direction, seed, left), searches)
+            for left in (0.0, lab.preset.trunk):
+                key = UnlearningKey(measured, method, direction, seed, left)
+                yield Measurement(accuracies_without, key, searches)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
-    found: Seeds = group(of_kind(measured, UnlearningKey), "method", "direction", "task", "trunk")
+    found = _Found(
+        group(of_kind(measured, UnlearningKey), "method", "direction", "task", "trunk"),
+        {reading: ends_of(measured, reading) for reading in _READINGS},
+    )
     what = to_forget(lab.preset)
     return Result(
         tables=[*(_table(lab, found, reading) for reading in _READINGS), _trunk_table(lab, measured)],
@@ -170,18 +186,17 @@ def _trunk_table(lab: Lab, measured: Measured) -> Table:
     return Table("The trunk", columns, rows, note)
 
 
-def _table(lab: Lab, found: Seeds, reading: str) -> Table:
+def _table(lab: Lab, found: _Found, reading: str) -> Table:
     sets = _sets(lab)
-    some = {name: next(seeds[0][reading] for at, seeds in found.items() if at[2] == name) for name in sets}
+    full, empty = zip(*(found.ends[reading][name] for name in sets), strict=True)
     rows: list[list[str | int | float | None]] = [
-        ["whole model", 0, *(some[name]["full"] for name in sets)],
-        ["corrupted run", lab.model.graph.n_edges, *(some[name]["empty"] for name in sets)],
+        ["whole model", 0, *full],
+        ["corrupted run", lab.model.graph.n_edges, *empty],
     ]
-    for method, direction, left in dict.fromkeys((method, direction, left) for method, direction, _, left in found):
+    circuits = dict.fromkeys((method, direction, left) for method, direction, _, left in found.without)
+    for method, direction, left in circuits:
         for place, size in enumerate(lab.sizes(method, FORGET)):
-            cells = [
-                [seed[reading]["without"][place] for seed in found[method, direction, name, left]] for name in sets
-            ]
+            cells = [[seed[reading][place] for seed in found.without[method, direction, name, left]] for name in sets]
             rows.append([_label(method, direction, left), size, *map(mean_and_deviation, cells)])
     counts = seeds_note(_seeds(lab), _methods(lab.preset))
     columns = ("circuit removed", "edges removed", *sets.values())
@@ -189,14 +204,15 @@ def _table(lab: Lab, found: Seeds, reading: str) -> Table:
     return Table(f"Accuracy of G-C: {_READINGS[reading]}", columns, rows, note)
 
 
-def _rulings(lab: Lab, found: Seeds, method: str) -> list[Ruling]:
+def _rulings(lab: Lab, found: _Found, method: str) -> list[Ruling]:
+    ends = found.ends[_TOP]
     claims: list[Claim] = []
     for left in (0.0, lab.preset.trunk):
-        alone, ours = (found[method, direction, FORGET, left] for direction in _DIRECTIONS)
-        kept = [found[method, "ns+dn", name, left] for name in to_keep(lab.preset)]
+        alone, ours = (found.without[method, direction, FORGET, left] for direction in _DIRECTIONS)
+        kept = {name: found.without[method, "ns+dn", name, left] for name in to_keep(lab.preset)}
         losses = [
-            largest_loss(one["top"], [others["top"] for others in elsewhere])
-            for one, *elsewhere in zip(ours, *kept, strict=True)
+            largest_loss(one[_TOP], ends[FORGET], [(ends[name][0], seeds[seed][_TOP]) for name, seeds in kept.items()])
+            for seed, one in enumerate(ours)
         ]
         said = " (the trunk left in place)" if left else ""
         claims += [
@@ -217,25 +233,30 @@ def _rulings(lab: Lab, found: Seeds, method: str) -> list[Ruling]:
                 paper="not measured",
             ),
         ]
-    full = found[method, "ns+dn", FORGET, 0.0][0]["top"]["full"]
-    besides = f"With the whole model it is {full:.2f}."
+    besides = f"With the whole model it is {ends[FORGET][0]:.2f}."
     return rules(METHOD_NAMES[method], Above(lab.preset.smallest), *claims, besides=besides)
 
 
 def _mean(one: Accuracies) -> float:
-    return statistics.fmean(one["top"]["without"])
+    return statistics.fmean(one[_TOP])
 
 
-def largest_loss(forget: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> float:
-    """Elsewhere, at the smallest size at which the behaviour is gone; NaN if there is none, or nothing to lose."""
-    target = forget["full"] - _GONE * (forget["full"] - forget["empty"])
-    place = next((i for i, left in enumerate(forget["without"]) if left <= target), None)
-    if place is None or not kept or forget["full"] <= forget["empty"]:
+def largest_loss(
+    forgotten: Sequence[float], ends: tuple[float, float], kept: Sequence[tuple[float, Sequence[float]]]
+) -> float:
+    """Elsewhere, at the smallest size at which the behaviour is gone; NaN if there is none, or nothing to lose.
+
+    ends: accuracy of the whole model and of the corrupted run. kept: that of the whole model, and without each size.
+    """
+    full, empty = ends
+    target = full - _GONE * (full - empty)
+    place = next((i for i, left in enumerate(forgotten) if left <= target), None)
+    if place is None or not kept or full <= empty:
         return math.nan
-    return float(max(one["full"] - one["without"][place] for one in kept))
+    return float(max(whole - without[place] for whole, without in kept))
 
 
-def _figure(lab: Lab, found: Seeds) -> Figure:
+def _figure(lab: Lab, found: _Found) -> Figure:
     from matplotlib.lines import Line2D
 
     sets = dict(zip(_sets(lab).items(), _COLOURS, strict=False))
@@ -244,12 +265,11 @@ def _figure(lab: Lab, found: Seeds) -> Figure:
         sizes = lab.sizes(method, FORGET)
         for direction in _DIRECTIONS:
             for (name, _title), colour in sets.items():
-                seeds = [seed["top"]["without"] for seed in found[method, direction, name, 0.0]]
+                seeds = [seed[_TOP] for seed in found.without[method, direction, name, 0.0]]
                 means = [statistics.fmean(values) for values in zip(*seeds, strict=True)]
                 width = 2.2 if name == FORGET else 1.2
                 at.plot(sizes, means, color=colour, linestyle=LINES[direction], marker=".", linewidth=width)
-        empty = found[method, "ns", FORGET, 0.0][0]["top"]["empty"]
-        at.axhline(empty, color=BASELINE_COLOUR, linewidth=0.8, linestyle=":")
+        at.axhline(found.ends[_TOP][FORGET][1], color=BASELINE_COLOUR, linewidth=0.8, linestyle=":")
         size_axis(at, sizes)
         at.set_xlabel("edges removed")
         at.set_ylim(-0.03, 1.03)
