@@ -142,6 +142,14 @@ def test_what_a_tau_keeps_holds_what_was_trimmed(lab: Lab) -> None:
     assert whole == discover(lab.model, pairs, "acdc", "ns", threshold=tau)  # what was read off is what a search keeps
 
 
+def test_orders_of_acdc_share_pairs_and_tau(lab: Lab) -> None:
+    lab.find(Search("ioi", "acdc", 1, ("ns",), "fixed pairs"))
+    first, other = (lab.circuits("ioi", "acdc", "ns", seed, "fixed pairs")[8] for seed in (0, 1))
+    assert first == lab.circuits("ioi", "acdc", "ns", 0, "untrimmed")[8]
+    tau, pairs = lab.circuits("ioi", "acdc", "ns")[8].provenance["notes"]["tau"], lab.pairs("ioi", "acdc")
+    assert other == discover(lab.model, pairs, "acdc", "ns", threshold=tau, seed=1)
+
+
 def test_two_masks_are_averaged(lab: Lab) -> None:
     lab.find(Search("ioi", "edge-pruning", 1, ("ns",), "two masks"))
     found = lab.circuits("ioi", "edge-pruning", "ns", 1, "two masks")[20]

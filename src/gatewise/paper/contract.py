@@ -29,7 +29,8 @@ Variant = Literal["", "connected", "untrimmed", "fixed pairs", "twice the pairs"
 
 - connected: the same scores, and of them the edges that lie on paths from the input to the logits;
 - untrimmed: what ACDC keeps at the tau that keeps n edges or a few more, all of it;
-- fixed pairs: all seeds have the same pairs, so that only the order of the search or the first masks differ;
+- fixed pairs: all seeds have the same pairs, so that only the first masks of Edge Pruning differ, or ACDC's order, with
+  one tau for all: that at which the first seed keeps n edges or a few more;
 - twice the pairs: a control for EAP by Ns+Dn, which averages two gradients;
 - two masks: the same for Edge Pruning, the mean of the masks of two trainings by Ns, on fixed pairs.
 """

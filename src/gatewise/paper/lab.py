@@ -185,6 +185,8 @@ class Lab:
     def _found(self, search: Search, sizes: Sequence[int]) -> dict[SearchDirection, list[Circuit]]:
         """Circuits of all sizes, by direction."""
         task, method, seed, variant = search.about
+        if variant == "fixed pairs" and method == "acdc":
+            return {d: self._at_one_tau(task, d, seed, sizes) for d in search.directions}
         if variant in ("", "fixed pairs", "twice the pairs"):
             asked = self.searched_sizes(method, task)
             plain = self.search(task, method, search.directions, asked, seed, variant=variant)
@@ -219,6 +221,16 @@ class Lab:
             for scores, some in shared
             for mask in select_each(graph, scores.abs(), some, select)
         ]
+
+    def _at_one_tau(self, task: str, direction: SearchDirection, seed: int, sizes: Sequence[int]) -> list[Circuit]:
+        """What ACDC keeps on the pairs of the first seed and at its taus, going through the edges in another order."""
+        first = self.circuits(task, "acdc", direction)
+        if seed == 0:
+            return [self._untrimmed(first[size]) for size in sizes]
+        pairs, parameters = self.pairs(task, "acdc", seed, "fixed pairs"), self.preset.parameters.get("acdc", {})
+        taus = [first[size].provenance["notes"]["tau"] for size in sizes]
+        more: dict[str, Any] = {"seed": seed, "store": self.store, **parameters}
+        return [discover(self.model, pairs, "acdc", direction, threshold=tau, **more) for tau in taus]
 
     def _untrimmed(self, trimmed: Circuit) -> Circuit:
         """What the tau of a circuit keeps: all edges with at least that effect."""

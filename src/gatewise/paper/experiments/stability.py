@@ -1,9 +1,9 @@
 """Stability: how much circuits change with the seed, Ns against Ns+Dn (tabdifferencehamming).
 
-What differs between seeds is told apart. *The search*: all seeds have the same pairs, and only ACDC's order or Edge
-Pruning's first masks differ, which is the cause that the paper names; EAP has none. *The pairs*: each seed has its own.
-Ns+Dn averages two searches, which makes anything steadier, so there are controls: EAP by Ns with twice the pairs, and
-the mean of two masks that Edge Pruning trains by Ns.
+What differs between seeds is told apart. *The search*: all seeds have the same pairs, and only ACDC's order differs (at
+one tau) or Edge Pruning's first masks, which is the cause that the paper names; EAP has none. *The pairs*: each seed
+has its own. Ns+Dn averages two searches, which makes anything steadier, so there are controls: EAP by Ns with twice the
+pairs, and the mean of two masks that Edge Pruning trains by Ns.
 
 The distance of two circuits is the number of edges that exactly one of them has; its mean is over all pairs of seeds.
 Those are not independent, so what a seed adds to the mean is its jackknife pseudo-value: their deviation gives the ± of
@@ -174,7 +174,8 @@ def _differences(lab: Lab, spreads: Spreads) -> Table:
         for (task, method, variant), some in spreads.items()
     }
     note = (
-        "What differs between seeds stands after the method: the search alone, on fixed pairs, or the pairs too. ± is "
+        "What differs between seeds stands after the method: the search alone, on fixed pairs (ACDC with one tau, "
+        "untrimmed), or the pairs too. ± is "
         f"the jackknife's standard error over seeds. Positive: Ns is more random. Seeds: {_seeds(lab)}."
     )
     return by_size("Mean Hamming distance over seeds, Ns minus Ns+Dn", columns, note)
