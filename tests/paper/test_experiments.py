@@ -27,6 +27,7 @@ from gatewise.paper.figures import draw
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import QUICK
 from gatewise.paper.runner import judged, merged, reproduce
+from gatewise.paper.tested import TESTED, TestedKey
 from gatewise.paper.toy import PAPER, ToyRow
 
 SMALL = QUICK.changed(
@@ -236,6 +237,18 @@ def test_deviations_of_both_metrics_by_seed() -> None:
     assert all(value > 0.5 for value in completeness_metrics.falls(line))
     higher = completeness_metrics.Line(10, "eap", "ns", values + 1.0, (1.0, 1.0), empty=2.0)
     assert completeness_metrics.more_complete(higher, line) == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("name", ["contribution", "proportion"])
+def test_gates_may_be_tested_on_some_tasks_alone(name: str, tmp_path: Path) -> None:
+    for of, expected in ((("ioi",), {"ioi"}), ((), set())):
+        lab = Lab(SMALL.changed(tasks=("ioi", "sa"), gates_tested_on=of), tmp_path)
+        experiment = EXPERIMENTS[name]
+        measured = list(experiment.measurements(lab))
+        assert {one.key.task for one in measured if isinstance(one.key, TestedKey)} == expected
+        result = judged(lab, experiment, measured)
+        assert any(ruling.method == TESTED for ruling in result.rulings) == bool(of)
+        assert all(make() is not None for make in result.figures.values())
 
 
 def test_what_else_is_lost_when_a_behaviour_is_gone() -> None:

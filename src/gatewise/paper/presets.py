@@ -63,6 +63,11 @@ class Preset:
     sampled_sets: int = 20  # sets K for a misalignment score
     gate_pairs: int = 32  # to find tested gates with, half to search on and half to test on; every seed has its own
     tasks: tuple[str, ...] = ("ioi", "gt", "sa")
+    gates_tested_on: tuple[str, ...] = (
+        "ioi",
+        "gt",
+        "sa",
+    )  # tasks of which tested gates stand beside those of the split
     methods: tuple[str, ...] = ("acdc", "eap", "edge-pruning")
     dtype: str = "float32"
     threads: int = 1  # of each process; searches run in several processes instead
@@ -99,6 +104,10 @@ class Preset:
         wanted.add(self.primary_sizes[measure][plain])
         near = {n for n in _shares(graph) if min(wanted) <= _NEAR * n and n <= _NEAR * max(wanted)}
         return tuple(size for size in sizes if size in (wanted if judged else wanted | near))
+
+    @property
+    def tested_tasks(self) -> tuple[str, ...]:
+        return tuple(task for task in self.tasks if plain_task(task) in self.gates_tested_on)
 
     def for_removals(self, pairs: int) -> int:
         """On how many of so many pairs removals are measured."""
@@ -224,8 +233,8 @@ LAPTOP = Preset(
     name="laptop",
     model="gemma3-270m",
     **_LAPTOP,
-    seeds=_each(6, 20, 3),
-    own_seeds={**_LAPTOP_SEEDS, "stability": _each(6, 20, 6), "gate-ablation": _each(1, 6, 3), "cost": _each(3, 6, 1)},
+    seeds=_each(6, 20, 1),  # a training takes three minutes, and Ns, Dn and Ns+Dn are four
+    own_seeds={**_LAPTOP_SEEDS, "gate-ablation": _each(1, 6, 1), "cost": _each(3, 6, 1)},
     note="Where a method has fewer than six seeds its rows describe and decide nothing.",
 ).as_committed()
 SMOLLM2 = Preset(
@@ -233,7 +242,13 @@ SMOLLM2 = Preset(
     model="smollm2-135m",
     **_LAPTOP,
     seeds=_each(3, 20, 1),
-    own_seeds={**_LAPTOP_SEEDS, "gate-ablation": _each(1, 6, 1), "cost": _each(1, 6, 1)},
+    own_seeds={
+        **_LAPTOP_SEEDS,
+        "gate-ablation": _each(1, 6, 1),
+        "cost": _each(1, 6, 1),
+        "unlearning": _each(1, 6, 1),
+    },
+    gates_tested_on=("ioi",),
     note="Gemma-3-270M decides; this model stands beside it. Where a method has fewer than six seeds its rows describe "
     "and decide nothing.",
 ).as_committed()

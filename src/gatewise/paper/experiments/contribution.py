@@ -83,7 +83,7 @@ def drawn_gates(gates: Gates, most: int | None, seed: int) -> list[Gate]:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield from map(ends_to_measure, lab.preset.tasks)
-    yield from tested_to_measure(lab, lab.preset.tasks)
+    yield from tested_to_measure(lab, lab.preset.tested_tasks)
     more: dict[str, Any] = {"gates": lab.preset.removed_gates, "pairs": lab.preset.for_removals(lab.preset.held_out)}
     yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size, **more)
 
@@ -173,7 +173,7 @@ def _rulings(
     claimed, similar = Above(lab.preset.smallest), (_SIMILAR - 1) / (_SIMILAR + 1)
     what = "as a share of their sum"
     rulings: list[Ruling] = []
-    for method in (*methods, TESTED):
+    for method in (*methods, *([TESTED] if lab.preset.tested_tasks else [])):
         claims: list[Claim] = []
         for name, weight in WEIGHTS.items():
             largest, alike = (
@@ -183,6 +183,7 @@ def _rulings(
                         for seed in seeds[task, method]
                     ]
                     for task in tasks
+                    if (task, method) in seeds
                 }
                 for kind, others in _COMPARISONS
             )
@@ -225,9 +226,8 @@ def _all(effects: GateEffects) -> list[Effect]:
 
 
 def _figure(lab: Lab, means: Mapping[str, Mapping[tuple[str, str, GateType], Interval]]) -> Figure:
-    methods = (*lab.preset.methods, TESTED)
-
     def fill(at: Any, name: str, task: str) -> None:
+        methods = [*lab.preset.methods, *([TESTED] if task in lab.preset.tested_tasks else [])]
         for shift, kind in enumerate(GATE_TYPES):
             some = [means[name][task, method, kind] for method in methods]
             values = [0 if math.isnan(one.value) else one.value for one in some]

@@ -58,7 +58,7 @@ def shares_of_types(gates: Sequence[TwoGroups]) -> dict[str, float]:
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
-    yield from tested_to_measure(lab, lab.preset.tasks)
+    yield from tested_to_measure(lab, lab.preset.tested_tasks)
     yield from lab.cells(measure, SeedKey, DIRECTIONS)
 
 
@@ -81,9 +81,9 @@ def _judge(lab: Lab, measured: Measured) -> Result:
                 Table(f"{task_name(task)}: what the Ns+Dn circuit is made of", columns, rows[task], note)
                 for task in rows
             ),
-            _tested_table(lab, tested),
+            *([_tested_table(lab, tested)] if tested else []),
         ],
-        [*_rulings(lab, seeds), _tested_ruling(tested)],
+        [*_rulings(lab, seeds), *([_tested_ruling(tested)] if tested else [])],
         figures={
             "Proportion of AND, OR and ADDER edges in the Ns+Dn circuit; grey: in neither the Ns nor the Dn circuit. "
             "From the inner to the outer ring, the sizes under each title.": lambda: _figure(lab, seeds)

@@ -110,7 +110,8 @@ def _methods(preset: Preset) -> list[str]:
 def _seeds(lab: Lab) -> dict[str, int]:
     """As many as there are pairs for, each with its own."""
     pairs, preset = lab.available_pairs(FORGET), lab.preset
-    return {m: max(1, min(preset.seeds[m], pairs // preset.pairs[m])) for m in _methods(preset)}
+    seeds = preset.seeds_for("unlearning")
+    return {m: max(1, min(seeds[m], pairs // preset.pairs[m])) for m in _methods(preset)}
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
