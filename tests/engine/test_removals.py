@@ -74,6 +74,18 @@ def test_edges_into_a_dead_node_change_exactly_nothing() -> None:
     assert [bool(change.any()) for change in found] == [edge != "input->a0.h0<q>" for edge in circuit]
 
 
+def test_edges_from_a_node_that_reads_nothing_change_exactly_nothing() -> None:
+    model, pairs = small_model("gemma3", dtype=torch.float64), random_pairs()
+    names = ["input->m0", "m0->logits", "a0.h0->m1", "m1->logits", "a0.h0->logits"]
+    circuit = model.graph.circuit(names)
+    removals = [frozenset(model.graph.circuit([edge]).indices) for edge in names]
+    found = kl_changes(Setting(model, pairs), circuit, removals)
+    assert [bool(change.any()) for change in found] == [edge in names[:2] for edge in names]
+    whole = run_circuit(model, pairs, circuit)
+    for edge in names[2:]:
+        torch.testing.assert_close(run_circuit(model, pairs, circuit - model.graph.circuit([edge])), whole)
+
+
 def test_divergence_is_kl_and_zero_between_equals() -> None:
     model = small_model("gpt2", dtype=torch.float64)
     p, q = torch.randn(2, 4, 3, model.d_model, dtype=torch.float64)

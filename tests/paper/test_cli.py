@@ -11,7 +11,7 @@ import pytest
 
 from gatewise.cli import main as cli
 from gatewise.paper.experiments import EXPERIMENTS
-from gatewise.paper.presets import PRESETS
+from gatewise.paper.presets import PRESETS, Fitting
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -64,7 +64,7 @@ def test_all_experiments_small(
     """Every experiment ends with tables, verdicts and figures; a second call computes nothing and says the same."""
     few: dict[str, Any] = {  # what has no option; one threshold serves both sizes
         "sampled_pairs": 2,
-        "sampled_sets": 2,
+        "fitting": Fitting(pairs=2, sets=2),
         "gate_pairs": 16,
         "forget_sizes": (1, 5),
         "parameters": {"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}},

@@ -25,7 +25,7 @@ from gatewise.paper.experiments.unlearning import largest_loss
 from gatewise.paper.experiments.venn import circle_distance, lens_area
 from gatewise.paper.figures import draw
 from gatewise.paper.lab import Lab
-from gatewise.paper.presets import QUICK
+from gatewise.paper.presets import QUICK, Fitting
 from gatewise.paper.runner import judged, merged, reproduce
 from gatewise.paper.tested import TESTED, TestedKey
 from gatewise.paper.toy import PAPER, ToyRow
@@ -38,7 +38,7 @@ SMALL = QUICK.changed(
     held_out=4,
     repeats=3,
     sampled_pairs=4,
-    sampled_sets=4,
+    fitting=Fitting(pairs=4, sets=4),
     gate_pairs=16,
     tasks=("ioi",),
     methods=("eap",),

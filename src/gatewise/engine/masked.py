@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gatewise.engine.routes import all_moves
 from gatewise.engine.runs import Intervention
 from gatewise.models.model import Model
 from gatewise.models.parts import KINDS, Attention, JointHeadNorm, Kind
@@ -87,14 +88,11 @@ class MaskedEngine:
             live[nodes] = found.any() if len(model.siblings(nodes.start)) > 1 else found
             if index:
                 needed[ports] = live[nodes].repeat((ports.stop - ports.start) // (nodes.stop - nodes.start))
-        moves = live  # and can differ from the other run
+        moves = all_moves(model, opened, live) if self.on.is_run else live  # and can differ from the other run
         plan = []
         for index in range(len(model.stages)):
             nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
             reads = opened[ports, : graph.stages[index + 1].reads] & moves[: graph.stages[index + 1].reads]
-            if self.on.is_run:
-                reached = reads.any(dim=1).reshape(-1, nodes.stop - nodes.start).any(dim=0)
-                moves[nodes] &= reached.any() if len(model.siblings(nodes.start)) > 1 else reached
             chosen = moves[nodes].nonzero().flatten()
             if len(chosen):
                 plan.append(self._stage(index, chosen, reads))

@@ -17,7 +17,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.engine.divergence import Divergence
 from gatewise.engine.incremental import Proposal, State
 from gatewise.engine.metrics import residual_values
-from gatewise.engine.routes import DEAD, Route, all_liveness
+from gatewise.engine.routes import DEAD, Route, all_liveness, all_moves
 from gatewise.engine.runs import Direction
 from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
@@ -38,6 +38,8 @@ class Bench:
         self.reference = runs.reference(direction)
         self.state = State(model, runs.intervention(model, direction), self.reference.outputs, kept)
         self.live = all_liveness(model, kept)
+        matters = torch.tensor(self.live) != DEAD
+        self._moves = all_moves(model, kept, matters) if not runs.ablated else matters
 
     @cached_property
     def distance(self) -> Divergence:
@@ -87,11 +89,17 @@ class Bench:
         Yields places in `removals` and their residuals [place, example, d]; what changes nothing has exactly `last`.
         """
         for ports, places in _by_ports(self.graph, removals).items():
-            if ports and self.matters(ports[0]):
-                for some, proposal in self.proposals(ports, [removals[place] for place in places]):
-                    yield places[some], proposal.residual
-            else:
-                yield places, self.state.last.expand(len(places), *self.state.last.shape)
+            alive = bool(ports) and self.matters(ports[0])
+            moving = [place for place in places if alive and self._carries(removals[place])]
+            for some, proposal in self.proposals(ports, [removals[place] for place in moving]) if moving else ():
+                yield moving[some], proposal.residual
+            same = sorted(set(places).difference(moving))
+            if same:
+                yield same, self.state.last.expand(len(same), *self.state.last.shape)
+
+    def _carries(self, removal: Removal) -> bool:
+        """Whether what any of the edges carries differs from what comes without it."""
+        return any(self._moves[self.graph.edge_sender[edge]] for edge in removal)
 
 
 def _by_ports(graph: Graph, removals: Sequence[Removal]) -> dict[tuple[int, ...], list[int]]:

@@ -60,6 +60,20 @@ def all_liveness(model: Model, kept: Tensor) -> list[int]:
     return [int(one) for one in found]
 
 
+def all_moves(model: Model, kept: Tensor, matters: Tensor) -> Tensor:
+    """Which of the senders that matter read, along kept edges, from a source. [sender] of bool
+
+    The others put out what they do without any edge. matters: [sender] of bool
+    """
+    graph, moves = model.graph, matters.clone()
+    for index in range(1, len(graph.stages) - 1):
+        nodes, ports, reads = graph.sender_slices[index], graph.port_slices[index], graph.stages[index].reads
+        moving = (kept[ports, :reads] & moves[:reads]).any(dim=1)
+        reached = moving.reshape(-1, nodes.stop - nodes.start).any(dim=0)
+        moves[nodes] &= reached.any() if len(model.siblings(nodes.start)) > 1 else reached
+    return moves
+
+
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Ports of one kind that a change reaches, and which changed senders they read."""

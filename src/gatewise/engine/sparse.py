@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.routes import DEAD, LAST, WIDE, all_liveness
+from gatewise.engine.routes import DEAD, LAST, WIDE, all_liveness, all_moves
 from gatewise.engine.runs import Intervention
 from gatewise.models.model import Model
 from gatewise.models.parts import KINDS, Attention, JointHeadNorm, Kind
@@ -41,7 +41,6 @@ class _Done:
 
     kept: Tensor  # [port, sender] of bool
     live: Tensor  # [sender]
-    moves: Tensor  # [sender] of bool
     totals: dict[int, Tensor]  # the sum of what moves, by the number of senders that have written
 
 
@@ -74,23 +73,21 @@ class SparseEngine:
         kept = graph.matrix(circuit.mask.cpu())
         live = torch.tensor(all_liveness(model, kept))
         shared, before, self._before = self._shared(kept, live), self._before, None
-        moves = live != DEAD  # which senders matter, and differ from the other run
+        matters = live != DEAD
+        moves = all_moves(model, kept, matters) if on.is_run else matters  # differ from the other run
         torch.sub(on.sources, on.other[sources], out=self._delta[sources])
         total = self._delta[moves[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
         totals = {sources.stop: total}  # by the number of senders that have written
         for index in range(len(model.stages)):
             nodes, reads = graph.sender_slices[index + 1], graph.stages[index + 1].reads
             if before is not None and index < shared:
-                moves[nodes], total = before.moves[nodes], before.totals[nodes.stop]
-                totals[nodes.stop] = total
+                total = totals[nodes.stop] = before.totals[nodes.stop]
                 continue
-            if on.is_run:
-                moves[nodes] &= self._reached(index, kept[:, :reads] & moves[:reads])
             if bool(moves[nodes].any()):
                 where = live[nodes] * moves[nodes]
                 total = total + self._run(self._reads(index, kept, moves, totals[reads]), where)
             totals[nodes.stop] = total
-        self._before = _Done(kept, live, moves, totals)
+        self._before = _Done(kept, live, totals)
         return self._inputs(self._reads(len(model.stages), kept, moves, total), torch.tensor([0]), 1)[0, :, 0]
 
     def _shared(self, kept: Tensor, live: Tensor) -> int:
@@ -102,13 +99,6 @@ class SparseEngine:
             if not torch.equal(kept[ports], before.kept[ports]) or not torch.equal(live[nodes], before.live[nodes]):
                 return max(0, index - 1)  # the sources are no stage that is run
         return len(self.model.stages)
-
-    def _reached(self, index: int, moving: Tensor) -> Tensor:
-        """Which nodes of a stage read something that moves. moving: kept edges from senders that do [port, sender]"""
-        graph = self.model.graph
-        nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
-        reached = moving[ports].any(dim=1).reshape(-1, nodes.stop - nodes.start).any(dim=0)
-        return reached.any() if len(self.model.siblings(nodes.start)) > 1 else reached
 
     def _reads(self, index: int, kept: Tensor, moves: Tensor, total: Tensor) -> _Reads:
         stage, base = self.model.graph.stages[index + 1], self.on.base[index]

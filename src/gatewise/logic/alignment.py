@@ -312,8 +312,8 @@ def _near(point: CurvePoint, best: CurvePoint) -> bool:
 
 
 def misalignment_curve(
-    model: Model,
-    pairs: Pairs,
+    model: Model | Setting,
+    pairs: Pairs | None,
     ns: Circuit,
     dn_circuits: Sequence[Circuit],
     *,
@@ -326,17 +326,11 @@ def misalignment_curve(
     memory: int | str | None = None,
 ) -> MisalignmentCurve:
     """Misalignment of one noising circuit with denoising circuits of several sizes (the paper: 60 to 140 for 100)."""
-    points = []
+    points, setting = [], Setting.of(model, pairs, memory=memory)
     for dn in sorted(dn_circuits, key=len):
+        gates = split_gates(ns, dn, rule=rule, by=by)
         found = misalignment(
-            model,
-            pairs,
-            split_gates(ns, dn, rule=rule, by=by),
-            context=context,
-            sampling=sampling,
-            offset=offset,
-            direction=direction,
-            memory=memory,
+            setting, None, gates, context=context, sampling=sampling, offset=offset, direction=direction
         )
         points.append(CurvePoint(len(ns), len(dn), found))
     return MisalignmentCurve(tuple(points))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
@@ -31,6 +31,15 @@ def _shares(graph: Graph) -> set[int]:
 def plain_task(task: str) -> str:
     """The name of a task without its options."""
     return task.partition(":")[0]
+
+
+class Fitting(NamedTuple):
+    """How it is measured whether Ns and Dn circuits fit."""
+
+    scales: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4)  # the paper's 60 to 140 for 100
+    pairs: int = 16  # of the held-out pairs
+    sets: int = 20  # K, for each score
+    draws: int = 10  # of two edges, for each K
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,8 @@ class Preset:
     repeats: int = 30  # removals for each receiver
     removed_gates: int | None = None  # of each type and seed, in experiments that remove gates; None: all
     removal_pairs: int | None = None  # to measure removals of gates and of single edges on; None: all there are
-    sampled_pairs: int = 16  # of the held-out pairs, for measures that sample many sets of edges
-    sampled_sets: int = 20  # sets K for a misalignment score
+    sampled_pairs: int = 16  # of the held-out pairs, for the metric of completeness that samples sets of edges
+    fitting: Fitting = field(default_factory=Fitting)
     gate_pairs: int = 32  # to find tested gates with, half to search on and half to test on; every seed has its own
     tasks: tuple[str, ...] = ("ioi", "gt", "sa")
     gates_tested_on: tuple[str, ...] = (
@@ -186,7 +195,7 @@ QUICK = Preset(
     pairs=_each(8, 16, 8),
     held_out=64,
     sampled_pairs=8,
-    sampled_sets=10,
+    fitting=Fitting(pairs=8, sets=10),
     gate_pairs=64,  # on single pairs tiny is less sure than larger models
     seeds=_each(6, 20, 6),
     own_seeds={
@@ -202,7 +211,7 @@ _LAPTOP: dict[str, Any] = {
     "pairs": _each(8, 16, 8),
     "held_out": 32,
     "sampled_pairs": 8,
-    "sampled_sets": 10,
+    "fitting": Fitting((0.6, 0.8, 1.0, 1.2, 1.4), pairs=4, sets=4, draws=4),
     # A circuit has hundreds of gates, and a removal takes up to 0.03 s for each pair.
     "repeats": 4,
     "removed_gates": 20,

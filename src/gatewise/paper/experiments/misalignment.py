@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.engine.setting import Setting
 from gatewise.logic.alignment import (
     CONTEXTS,
     MISALIGNED_TYPES,
@@ -37,11 +38,11 @@ from gatewise.paper.experiments.ends import ends_to_measure, floors
 from gatewise.paper.experiments.venn import draw_venn
 from gatewise.paper.figures import BASELINE_COLOUR, MARKERS, METHOD_COLOURS, Figure, filled, wide_axis
 from gatewise.paper.lab import Lab
+from gatewise.paper.presets import Fitting
 from gatewise.paper.published import RATIOS
 from gatewise.paper.words import METHOD_NAMES, mean_and_deviation, task_name
 from gatewise.statistics import rank_correlation
 
-_SCALES = tuple(round(0.6 + 0.1 * i, 1) for i in range(9))  # the paper's 60 to 140 for 100
 _OFFSET = 1.5  # m of the paper
 _NEAR = (0.9, 1.15)  # ratios that count as about 1 : 1; the paper's are 1.03 to 1.12
 _TOLD = 0.5  # share of sizes that may be as good as the best: with more, a curve does not tell sizes apart
@@ -53,8 +54,7 @@ class MisalignmentKey(NamedTuple):
     method: str
     seed: int
     size: int  # of the Ns circuit
-    pairs: int
-    sets: int
+    fitting: Fitting
 
 
 def fitting_circuits(lab: Lab, key: MisalignmentKey) -> tuple[Circuit, list[Circuit]]:
@@ -65,20 +65,17 @@ def fitting_circuits(lab: Lab, key: MisalignmentKey) -> tuple[Circuit, list[Circ
         changes["first_threshold"] = dn.provenance["notes"]["tau"]
     if key.method == "edge-pruning":
         changes["rank_all"] = True
-    sizes = sorted({max(1, round(scale * key.size)) for scale in _SCALES})
+    sizes = sorted({max(1, round(scale * key.size)) for scale in key.fitting.scales})
     return ns, lab.search(key.task, key.method, ("dn",), sizes, key.seed, **changes)["dn"]
 
 
 def measure(lab: Lab, key: MisalignmentKey) -> dict[str, Any]:
     """Curves in all contexts, which share their circuits; and how three of the Dn circuits overlap with Ns."""
     ns, dns = fitting_circuits(lab, key)
-    held_out, sampling = lab.held_out(key.task)[: key.pairs], Sampling(samples=key.sets)
+    setting = Setting(lab.model, lab.held_out(key.task)[: key.fitting.pairs])
+    sampling = Sampling(samples=key.fitting.sets, draws=key.fitting.draws)
     curves = {
-        context: plain(
-            misalignment_curve(
-                lab.model, held_out, ns, dns, context=context, sampling=sampling, offset=_OFFSET, direction="ns"
-            )
-        )
+        context: plain(misalignment_curve(setting, None, ns, dns, context=context, sampling=sampling, offset=_OFFSET))
         for context in CONTEXTS
     }
     equal = min(dns, key=lambda dn: abs(len(dn) - len(ns)))
@@ -116,7 +113,7 @@ def _value(score: MisalignmentScore) -> list[float] | None:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     preset = lab.preset
-    more: dict[str, Any] = {"size": lab.gate_size, "pairs": preset.sampled_pairs, "sets": preset.sampled_sets}
+    more: dict[str, Any] = {"size": lab.gate_size, "fitting": preset.fitting}
     yield from map(ends_to_measure, preset.tasks)
     yield from lab.cells(measure, MisalignmentKey, ("ns", "dn"), seeds=preset.seeds_for("misalignment"), **more)
 
@@ -124,7 +121,7 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
 def _judge(lab: Lab, measured: Measured) -> Result:
     floor, measured = floors(lab, measured), of_kind(measured, MisalignmentKey)
     first = {key: found for key, found in measured.items() if key.seed == 0}
-    task = lab.preset.tasks[0]
+    task, fitting = lab.preset.tasks[0], lab.preset.fitting
     venns = {key.method: found["splits"] for key, found in first.items() if key.task == task}
     curves = {(key.task, key.method): found["curves"] for key, found in first.items()}
     return Result(
@@ -143,9 +140,9 @@ def _judge(lab: Lab, measured: Measured) -> Result:
             "numbers of edges.": lambda: draw_venn(venns),
         },
         notes=[
-            f"Tables and figures: seed 0. {min(lab.preset.sampled_pairs, lab.preset.held_out)} held-out pairs; "
-            f"{lab.preset.sampled_sets} samples of K for each size, each {Sampling().share:.0%} of the type's edges, "
-            f"{Sampling().draws} draws of two edges each. The paper does not say how it samples.",
+            f"Tables and figures: seed 0. {min(fitting.pairs, lab.preset.held_out)} held-out pairs; {fitting.sets} "
+            f"samples of K for each size, each {Sampling().share:.0%} of the type's edges, {fitting.draws} draws of "
+            "two edges each. The paper does not say how it samples.",
             "Dn circuits of all sizes around the middle come from one search: Edge Pruning trains once, for the "
             "smallest, and ranks; ACDC starts from the tau found for equal sizes.",
             "Alone, the AND (or OR) circuit seldom has a path to the logits; then the scores are exactly 0 and 1.5, "
@@ -178,7 +175,7 @@ def _edges(lab: Lab) -> str:
 def _index_table(lab: Lab, measured: Measured) -> Table:
     columns: dict[str, dict[int, str]] = {}
     for (task, method), some in group(measured, "task", "method").items():
-        for place, scale in enumerate(_SCALES):
+        for place, scale in enumerate(lab.preset.fitting.scales):
             known = [one["indices"][place] for one in some if place < len(one["indices"])]
             values = [value for value in known if value is not None]
             if values:
