@@ -25,6 +25,7 @@ from gatewise.paper.tested import TESTED, by_type, tested_gates, tested_to_measu
 from gatewise.paper.words import METHOD_NAMES, seeds_note, task_name
 from gatewise.statistics import Interval, clustered_ratio
 
+_NAME = "contribution"
 _SIMILAR = 2.0  # the factor within which two effects are similar
 _COMPARISONS: tuple[tuple[GateType, tuple[GateType, ...]], ...] = (("ADDER", ("AND", "OR")), ("AND", ("OR",)))
 
@@ -84,8 +85,10 @@ def drawn_gates(gates: Gates, most: int | None, seed: int) -> list[Gate]:
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield from map(ends_to_measure, lab.preset.tasks)
     yield from tested_to_measure(lab, lab.preset.tested_tasks)
-    more: dict[str, Any] = {"gates": lab.preset.removed_gates, "pairs": lab.preset.for_removals(lab.preset.held_out)}
-    yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size, **more)
+    preset = lab.preset
+    more: dict[str, Any] = {"gates": preset.removed_gates, "pairs": preset.for_removals(preset.held_out)}
+    seeds = preset.seeds_for(_NAME)
+    yield from lab.cells(measure, ContributionKey, ("ns", "dn"), size=lab.gate_size, seeds=seeds, **more)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
@@ -124,7 +127,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
                 "Gate and edge effects, change of KL",
                 ("task", "method", "type", "gates", "edges", "gate effect", "edge effect"),
                 rows,
-                f"Gates of all seeds together ({seeds_note(lab.preset.seeds, lab.preset.methods)}"
+                f"Gates of all seeds together ({seeds_note(lab.preset.seeds_for(_NAME), lab.preset.methods)}"
                 f"{drawn}), measured on {pairs} held-out pairs; in brackets 95 % intervals of a bootstrap over "
                 "receivers.",
             )
@@ -244,7 +247,7 @@ def _figure(lab: Lab, means: Mapping[str, Mapping[tuple[str, str, GateType], Int
 
 
 EXPERIMENT = Experiment(
-    name="contribution",
+    name=_NAME,
     title="Contribution of gates to the output",
     claim="ADDER gates contribute most, AND and OR gates about alike; effects are higher with Edge Pruning and EAP "
     "than with ACDC.",
