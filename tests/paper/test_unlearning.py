@@ -139,13 +139,13 @@ def test_the_trunk_costs_every_task(tmp_path: Path, smallest: float) -> None:
     )
 
 
-@pytest.mark.parametrize("left", [0.0, 0.05])
-def test_accuracies_are_those_of_the_model_without_each_circuit(tmp_path: Path, left: float) -> None:
-    lab = Lab(SMALL.changed(trunk=left), tmp_path)
-    key = UnlearningKey("gt", "eap", "ns", 0, left)
-    found, pairs = accuracies_without(lab, key), lab.held_out("gt")
-    about = TrunkKey(FORGET, "eap", "ns", 0, SMALL.tasks, left, SMALL.pairs["eap"])
-    kept = lab.model.graph.circuit(list(trunk(lab, about)) if left else [])
+@pytest.mark.parametrize("is_left", [False, True])
+def test_accuracies_are_those_of_the_model_without_each_circuit(tmp_path: Path, is_left: bool) -> None:
+    lab = Lab(SMALL, tmp_path)
+    left = TrunkKey(FORGET, "eap", "ns", 0, SMALL.tasks, SMALL.trunk, 2) if is_left else None
+    found, pairs = accuracies_without(lab, UnlearningKey("gt", "eap", "ns", 0, left)), lab.held_out("gt")
+    kept = lab.model.graph.circuit(list(trunk(lab, left)) if left else [])
+    assert bool(kept) == is_left
     for place, circuit in enumerate(lab.circuits(FORGET, "eap", "ns").values()):
         logits = run_circuit(lab.model, pairs, ~(circuit - kept))
         assert found["top_accuracy"][place] == float(pairs.top_is_right(logits).double().mean())

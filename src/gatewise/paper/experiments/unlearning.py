@@ -22,7 +22,7 @@ from gatewise.engine.removals import kl_changes
 from gatewise.engine.setting import Setting
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
-from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, group, of_kind
+from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, of_kind
 from gatewise.paper.experiments.ends import ends_of, ends_to_measure
 from gatewise.paper.figures import BASELINE_COLOUR, LINES, Figure, filled, size_axis
 from gatewise.paper.lab import Lab
@@ -41,14 +41,6 @@ _READINGS = {"top_accuracy": "the most probable token is right", "accuracy": "ri
 _TOP = "top_accuracy"  # the paper's
 
 
-class UnlearningKey(NamedTuple):
-    task: str  # that is measured
-    method: str
-    direction: SearchDirection
-    seed: int
-    trunk: float  # the share from which an edge of the circuit is left in place; 0: none is
-
-
 class TrunkKey(NamedTuple):
     task: str  # that the circuits are of
     method: str
@@ -59,8 +51,17 @@ class TrunkKey(NamedTuple):
     pairs: int  # of each task
 
 
+class UnlearningKey(NamedTuple):
+    task: str  # that is measured
+    method: str
+    direction: SearchDirection
+    seed: int
+    left: TrunkKey | None  # the trunk that is left in place, if it is
+
+
 Accuracies = Mapping[str, Sequence[float]]  # by reading, for each size
-Seeds = Mapping[tuple[str, str, str, float], Sequence[Accuracies]]  # by method, direction, what is measured, trunk
+Seeds = Mapping[tuple[str, str, str, bool], Sequence[Accuracies]]
+"""By method, direction, what is measured, and whether the trunk is left in place."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class _Found:
 def accuracies_without(lab: Lab, key: UnlearningKey) -> dict[str, list[float]]:
     """Of the model without the circuits of each size that were found to forget."""
     circuits, setting = lab.circuits(FORGET, key.method, key.direction, key.seed), lab.setting(key.task)
-    left = lab.model.graph.circuit(list(lab.measure(_trunk_to_measure(lab, key))) if key.trunk else [])
+    left = lab.model.graph.circuit(list(lab.measure(_to_measure(key.left))) if key.left else [])
     logits = run_circuits(setting, circuits=[~(circuit - left) for circuit in circuits.values()])
     readings = {"top_accuracy": setting.pairs.top_is_right, "accuracy": setting.pairs.right_over_wrong}
     return {reading: measure(logits).double().mean(dim=-1).tolist() for reading, measure in readings.items()}
@@ -96,10 +97,13 @@ def trunk(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
     return costs
 
 
-def _trunk_to_measure(lab: Lab, key: UnlearningKey) -> Measurement:
-    pairs = lab.preset.for_removals(lab.preset.pairs["eap"])
-    about = TrunkKey(FORGET, key.method, key.direction, key.seed, lab.preset.tasks, lab.preset.trunk, pairs)
-    return Measurement(trunk, about, (Search(FORGET, key.method, key.seed, (key.direction,)),))
+def _trunk_of(preset: Preset, method: str, direction: SearchDirection, seed: int) -> TrunkKey:
+    pairs = preset.for_removals(preset.pairs["eap"])
+    return TrunkKey(FORGET, method, direction, seed, preset.tasks, preset.trunk, pairs)
+
+
+def _to_measure(key: TrunkKey) -> Measurement:
+    return Measurement(trunk, key, (Search(FORGET, key.method, key.seed, (key.direction,)),))
 
 
 def _methods(preset: Preset) -> list[str]:
@@ -122,19 +126,22 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
         for direction in _DIRECTIONS
     ]
     for one in circuits:
-        yield _trunk_to_measure(lab, UnlearningKey(FORGET, *one, 0.0))
+        yield _to_measure(_trunk_of(lab.preset, *one))
     for measured in _sets(lab):
         yield ends_to_measure(measured)
         for method, direction, seed in circuits:
             searches = (Search(FORGET, method, seed, (direction,)),)
-            for left in (0.0, lab.preset.trunk):
+            for left in (None, _trunk_of(lab.preset, method, direction, seed)):
                 key = UnlearningKey(measured, method, direction, seed, left)
                 yield Measurement(accuracies_without, key, searches)
 
 
 def _judge(lab: Lab, measured: Measured) -> Result:
+    without: dict[Any, list[Accuracies]] = {}
+    for key, one in of_kind(measured, UnlearningKey).items():
+        without.setdefault((key.method, key.direction, key.task, key.left is not None), []).append(one)
     found = _Found(
-        group(of_kind(measured, UnlearningKey), "method", "direction", "task", "trunk"),
+        without,
         {reading: ends_of(measured, reading) for reading in _READINGS},
     )
     what = to_forget(lab.preset)
@@ -161,7 +168,7 @@ def _sets(lab: Lab) -> dict[str, str]:
     return {FORGET: "to be forgotten", **{name: f"kept: {title}" for name, title in to_keep(lab.preset).items()}}
 
 
-def _label(method: str, direction: str, left: float = 0.0) -> str:
+def _label(method: str, direction: str, left: bool) -> str:
     name = f"{DIRECTION_NAMES[direction]}{', ours' if direction == 'ns+dn' else ''}"
     return f"{METHOD_NAMES[method]} ({name}{', trunk left in place' if left else ''})"
 
@@ -208,7 +215,7 @@ def _table(lab: Lab, found: _Found, reading: str) -> Table:
 def _rulings(lab: Lab, found: _Found, method: str) -> list[Ruling]:
     ends = found.ends[_TOP]
     claims: list[Claim] = []
-    for left in (0.0, lab.preset.trunk):
+    for left in (False, True):
         alone, ours = (found.without[method, direction, FORGET, left] for direction in _DIRECTIONS)
         kept = {name: found.without[method, "ns+dn", name, left] for name in to_keep(lab.preset)}
         losses = [
@@ -266,7 +273,7 @@ def _figure(lab: Lab, found: _Found) -> Figure:
         sizes = lab.sizes(method, FORGET)
         for direction in _DIRECTIONS:
             for (name, _title), colour in sets.items():
-                seeds = [seed[_TOP] for seed in found.without[method, direction, name, 0.0]]
+                seeds = [seed[_TOP] for seed in found.without[method, direction, name, False]]
                 means = [statistics.fmean(values) for values in zip(*seeds, strict=True)]
                 width = 2.2 if name == FORGET else 1.2
                 at.plot(sizes, means, color=colour, linestyle=LINES[direction], marker=".", linewidth=width)
