@@ -65,7 +65,8 @@ def _random_spread(rng: random.Random, graph: Graph, seeds: int) -> Spread:
     """Circuits of 40 edges around a core of 20, with two labels that mean nothing."""
     core = rng.sample(range(graph.n_edges), 20)
     circuits = [graph.circuit({*core, *rng.sample(range(graph.n_edges), 20)}) for _ in range(2 * seeds)]
-    return Spread({"ns": overlaps(circuits[:seeds]), "ns+dn": overlaps(circuits[seeds:])}, seeds)
+    found = {"ns": overlaps(circuits[:seeds]), "ns+dn": overlaps(circuits[seeds:])}
+    return Spread(found, seeds, dict.fromkeys(found, 40))
 
 
 def test_labels_that_mean_nothing_are_seldom_decided_by_distances() -> None:

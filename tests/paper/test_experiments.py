@@ -179,7 +179,8 @@ def test_misalignment_curves() -> None:
 def test_stability_of_known_circuits() -> None:
     graph = load_model("planted:combined").graph
     one, other, third = (graph.circuit(graph.edges[i : i + 2]) for i in (0, 1, 2))
-    found = Spread({"ns": overlaps([one, other, third]), "ns+dn": overlaps([one, one, other])}, 3)
+    both = {"ns": overlaps([one, other, third]), "ns+dn": overlaps([one, one, other])}
+    found = Spread(both, 3, {"ns": 2.0, "ns+dn": 4.0})
     assert found.mean("ns") == pytest.approx((2 + 2 + 4) / 3)
     assert found.mean("ns+dn") == pytest.approx(4 / 3)
     assert found.difference() == pytest.approx(4 / 3)
@@ -187,6 +188,9 @@ def test_stability_of_known_circuits() -> None:
     assert without == pytest.approx([2 - 2, 4 - 2, 2 - 0])
     assert found.error == pytest.approx(math.sqrt(2 / 3 * sum((d - sum(without) / 3) ** 2 for d in without)))
     assert found.by_seed() == pytest.approx([3 * 4 / 3 - 2 * d for d in without])
+    assert (found.share("ns"), found.share("ns+dn")) == pytest.approx((8 / 3 / 4, 4 / 3 / 8))
+    assert sum(found.shares_by_seed()) / 3 == pytest.approx(8 / 3 / 4 - 4 / 3 / 8)
+    assert found.shares_by_seed("ns") == pytest.approx([3 * 8 / 12 - 2 * d for d in (2 / 4, 4 / 4, 2 / 4)])
     assert growth({2: found, 4: found, 8: found}) == pytest.approx([0.0] * 3)
     assert all(map(math.isnan, growth({2: found, 4: found})))
 

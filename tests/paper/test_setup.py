@@ -75,7 +75,7 @@ def test_where_gates_are_many_some_are_removed(lab: Lab) -> None:
         sum(gate.type == kind for gate in some) == min(2, sum(gate.type == kind for gate in gates))
         for kind in GATE_TYPES
     )
-    largest = largest_gates(lab, AblationKey("ioi", "eap", 0, 20, 3, "port", 1, 4), gates)
+    largest = largest_gates(lab, AblationKey("ioi", "eap", 0, 20, 3, "port", 1, 4, lab.preset.pool), gates)
     every = gate_contributions(lab.model, lab.gate_pairs("ioi", 0)[:4], gates, smallest=2)
     expected = {kind: max(map(abs, every[kind].effects.tolist()), default=None) for kind in GATE_TYPES}
     found = gate_contributions(lab.model, lab.gate_pairs("ioi", 0)[:4], gates, only=largest)

@@ -73,8 +73,8 @@ class SeedKey(NamedTuple):
 class Measurement:
     """One thing to measure, a cell of an experiment.
 
-    `work` is a function of a module. The key is a named tuple of texts and numbers: with the circuits of the searches,
-    the held-out pairs of its `task` if it has one, and the model it says all that determines the result.
+    `work` is a function of a module. The key is a named tuple of plain values: with the circuits of the searches, the
+    held-out pairs of its `task` if it has one, and the model it says all that determines the result.
     """
 
     work: Callable[[Lab, Any], Any]

@@ -107,7 +107,7 @@ def judged(lab: Lab, experiment: Experiment, measurements: Iterable[Measurement]
 
 
 def merged(searches: Iterable[Search]) -> list[Search]:
-    """Every search once, in all directions that anybody needs. The longest kinds first."""
+    """Every search once, in all directions that anybody needs. The longest kinds first; variants last."""
     directions: dict[Any, set[str]] = {}
     for one in searches:
         directions.setdefault(one.about, set()).update(one.directions)
@@ -116,7 +116,9 @@ def merged(searches: Iterable[Search]) -> list[Search]:
         for (task, method, seed, variant), some in directions.items()
     ]
     place = {method: i for i, method in enumerate(_SLOWEST_FIRST)}
-    return sorted(found, key=lambda one: (place.get(one.method, len(place)), -len(one.directions), one))
+    return sorted(
+        found, key=lambda one: (place.get(one.method, len(place)), bool(one.variant), -len(one.directions), one)
+    )
 
 
 def _experiments(names: Sequence[str]) -> list[Experiment]:
@@ -220,7 +222,8 @@ def _forecast(lab: Lab, searches: Sequence[Search], processes: int) -> str:
 def _kinds(lab: Lab, searches: Iterable[Search]) -> Iterator[tuple[str, str, SearchDirection, int]]:
     """Task, method, direction and size of what a forecast knows. Directions that share work cost what both cost."""
     for search in searches:
-        if search.variant in ("connected", "two masks"):  # read off others
+        of_first = search.method == "acdc" and search.variant == "fixed pairs" and search.seed == 0
+        if search.variant in ("connected", "two masks", "untrimmed") or of_first:  # read off others
             continue
         method, task = methods()[search.method], "ioi" if search.task == FORGET else search.task
         sizes, directions = lab.searched_sizes(search.method, search.task), search.directions
@@ -244,6 +247,7 @@ def _about(lab: Lab, command: str) -> dict[str, Any]:
         "command": command,
         "preset": {
             **asdict(lab.preset),
+            "fitting": lab.preset.fitting._asdict(),
             "sizes": {m: {task: list(lab.sizes(m, task)) for task in lab.preset.tasks} for m in lab.preset.methods},
         },
         "edges": lab.model.graph.n_edges,

@@ -28,6 +28,7 @@ class TestedKey(NamedTuple):
     task: str
     seed: int
     pairs: int
+    start: int  # of the pairs, see Preset.pool
 
 
 class TwoGroups(NamedTuple):
@@ -94,7 +95,7 @@ def acting(ways: Any) -> str:
 def tested_to_measure(lab: Lab, tasks: Sequence[str]) -> Iterator[Measurement]:
     for task in tasks:
         for seed in range(max(lab.preset.seeds_for(TESTED.replace(" ", "-")).values())):
-            yield Measurement(measure, TestedKey(task, seed, lab.preset.gate_pairs))
+            yield Measurement(measure, TestedKey(task, seed, lab.preset.gate_pairs, lab.preset.pool))
 
 
 def tested_gates(measured: Measured) -> dict[str, list[list[TwoGroups]]]:

@@ -61,8 +61,8 @@ def _judge(lab: Lab, measured: Measured) -> Result:
         paper=(Table("What is recovered of each gate (tablogicalandFC)", _COLUMNS, theirs),),
         figures={"What is recovered of planted gates (tablogicalandFC)": lambda: _figure(rows)},
         notes=[
-            "The models are planted, so this is the same in every preset. Circuits are found by threshold: a number of "
-            "edges would decide the answer."
+            "The models are planted, so each method's lines are the same in every preset. Circuits are found by "
+            "threshold: a number of edges would decide the answer."
         ],
     )
 

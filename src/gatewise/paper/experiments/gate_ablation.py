@@ -48,6 +48,7 @@ class AblationKey(NamedTuple):
     by: Grouping
     gates: int | None  # of each type; None: all
     pairs: int
+    start: int  # of the gate pairs, which choose the gates, see Preset.pool
 
 
 class Removals(NamedTuple):
@@ -92,6 +93,7 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield from tested_to_measure(lab, [task])
     more: dict[str, Any] = {"seeds": lab.preset.seeds_for(_NAME), "size": lab.gate_size, "repeats": lab.preset.repeats}
     more |= {"gates": lab.preset.removed_gates, "pairs": lab.preset.for_removals(lab.preset.held_out)}
+    more["start"] = lab.preset.pool
     for by in _RECEIVERS:
         yield from lab.cells(measure, AblationKey, ("ns", "dn"), tasks=[task], by=by, **more)
 

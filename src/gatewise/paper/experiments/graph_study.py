@@ -98,6 +98,7 @@ class StatedKey(NamedTuple):
     task: str
     seed: int
     pairs: int
+    start: int  # of the pairs, see Preset.pool
 
 
 def stated(lab: Lab, key: StatedKey) -> list[list[list[Any]]]:
@@ -167,7 +168,7 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
     yield _heads_to_measure()
     yield from tested_to_measure(lab, [_TASK])
     for seed in range(max(lab.preset.seeds_for("tested-gates").values())):
-        yield Measurement(stated, StatedKey(_ALL_NAMES, seed, lab.preset.gate_pairs))
+        yield Measurement(stated, StatedKey(_ALL_NAMES, seed, lab.preset.gate_pairs, lab.preset.pool))
     known = [task for task in _PUBLISHED if task in lab.preset.tasks] if is_gpt2_small(lab.model) else []
     for method in _methods(lab.preset):
         some: dict[str, Any] = {"methods": [method], "size": lab.gate_size}

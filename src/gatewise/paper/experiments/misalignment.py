@@ -55,6 +55,7 @@ class MisalignmentKey(NamedTuple):
     seed: int
     size: int  # of the Ns circuit
     fitting: Fitting
+    start: int  # of the gate pairs, see Preset.pool
 
 
 def fitting_circuits(lab: Lab, key: MisalignmentKey) -> tuple[Circuit, list[Circuit]]:
@@ -113,7 +114,7 @@ def _value(score: MisalignmentScore) -> list[float] | None:
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
     preset = lab.preset
-    more: dict[str, Any] = {"size": lab.gate_size, "fitting": preset.fitting}
+    more: dict[str, Any] = {"size": lab.gate_size, "fitting": preset.fitting, "start": preset.pool}
     yield from map(ends_to_measure, preset.tasks)
     yield from lab.cells(measure, MisalignmentKey, ("ns", "dn"), seeds=preset.seeds_for("misalignment"), **more)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -56,9 +56,10 @@ def cause_of(method: str) -> Variant:
 class Spread:
     """Distances between the circuits of all seeds, for each direction: `ns`, `ns+dn`, and perhaps `control`."""
 
-    def __init__(self, found: Mapping[str, Mapping[str, Any]], seeds: int) -> None:
-        """found: what `overlaps` gives, by direction."""
+    def __init__(self, found: Mapping[str, Mapping[str, Any]], seeds: int, edges: Mapping[str, float]) -> None:
+        """found: what `overlaps` gives, by direction. edges: how many the circuits have, in the mean over seeds."""
         self.seeds = seeds
+        self._edges = edges
         self.jaccard = {direction: float(one["jaccard"]) for direction, one in found.items()}
         self._square = {}
         firsts, seconds = torch.triu_indices(seeds, seeds, 1)
@@ -73,17 +74,26 @@ class Spread:
         some = self._square[direction][kept][:, kept]
         return float(some.sum() / (len(kept) * (len(kept) - 1)))
 
-    def difference(self, units: Sequence[int] | None = None, of: str = "ns") -> float:
-        """Ns, or another, minus Ns+Dn."""
-        return self.mean(of, units) - self.mean("ns+dn", units)
+    def share(self, direction: str, units: Sequence[int] | None = None) -> float:
+        """The mean distance as a share of twice the circuits' size: 0 if all are equal, 1 if none share an edge."""
+        return self.mean(direction, units) / max(1.0, 2 * self._edges[direction])
 
-    def by_seed(self, direction: str = "", of: str = "ns") -> list[float]:
-        """What each seed adds to the mean distance, or to the difference; NaN for fewer than three seeds."""
-        if self.seeds < 3:
-            return [math.nan] * self.seeds
-        return pseudo_values(
-            lambda units: self.mean(direction, units) if direction else self.difference(units, of), self.seeds
-        )
+    def difference(self, units: Sequence[int] | None = None) -> float:
+        """Ns minus Ns+Dn, in edges."""
+        return self.mean("ns", units) - self.mean("ns+dn", units)
+
+    def by_seed(self) -> list[float]:
+        """What each seed adds to the difference; NaN for fewer than three seeds."""
+        return self._by_seed(self.difference)
+
+    def shares_by_seed(self, direction: str = "", of: str = "ns") -> list[float]:
+        """What each seed adds to the share, or to that of Ns (or another) less that of Ns+Dn."""
+        if direction:
+            return self._by_seed(lambda units: self.share(direction, units))
+        return self._by_seed(lambda units: self.share(of, units) - self.share("ns+dn", units))
+
+    def _by_seed(self, value: Callable[[Sequence[int]], float]) -> list[float]:
+        return [math.nan] * self.seeds if self.seeds < 3 else pseudo_values(value, self.seeds)
 
     @property
     def error(self) -> float:
@@ -143,7 +153,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
         if key.variant == cause_of(key.method) and len(control) == 1:
             found = {**found, "control": control["ns"]}
         spreads[key.task, key.method, key.variant] = {
-            size: Spread({name: some[i] for name, some in found.items()}, key.seeds)
+            size: Spread({name: some[i] for name, some in found.items()}, key.seeds, _edges(lab, key, size))
             for i, size in enumerate(lab.sizes(key.method, key.task))
         }
     return Result(
@@ -161,8 +171,20 @@ def _judge(lab: Lab, measured: Measured) -> Result:
             "circuits by its scale alone; the figure and the verdicts have shares.",
             "Methods search on different numbers of pairs (see the settings), which also makes circuits vary: "
             "compare directions of one method rather than methods.",
+            "With one tau for all orders, ACDC's circuits are not all of the same size; shares are of their mean size.",
         ],
     )
+
+
+def _edges(lab: Lab, key: StabilityKey, size: int) -> dict[str, float]:
+    """How many edges the circuits have, by direction: as many as were asked for, unless a tau decides."""
+    edges = dict.fromkeys((*_COMPARED, "control"), float(size))
+    if key.method != "acdc" or key.variant != "fixed pairs":
+        return edges
+    for direction in _COMPARED:
+        seeds = [lab.circuits(key.task, key.method, direction, seed, key.variant) for seed in range(key.seeds)]
+        edges[direction] = statistics.fmean(len(one[size]) for one in seeds)
+    return edges
 
 
 def _differences(lab: Lab, spreads: Spreads) -> Table:
@@ -250,7 +272,7 @@ def _rulings(lab: Lab, spreads: Spreads) -> list[Ruling]:
 
 def by_seed(spreads: dict[int, Spread], sizes: Sequence[int], direction: str = "", of: str = "ns") -> list[float]:
     """What each seed adds to the distance, or to the difference, as a share of twice the size; mean over sizes."""
-    shares = [[value / (2 * size) for value in spreads[size].by_seed(direction, of)] for size in sizes]
+    shares = [spreads[size].shares_by_seed(direction, of) for size in sizes]
     return [statistics.fmean(seed) for seed in zip(*shares, strict=True)]
 
 
@@ -272,7 +294,7 @@ def _figure(lab: Lab, spreads: Spreads) -> Figure:
     def fill(at: Any, task: str, method: str) -> None:
         some = spreads[task, method, cause_of(method)]
         for direction in next(iter(some.values())).jaccard:
-            shares = [one.mean(direction) / (2 * size) for size, one in some.items()]
+            shares = [one.share(direction) for one in some.values()]
             style = direction_style(direction) if direction in _COMPARED else {"color": BASELINE_COLOUR, "marker": "x"}
             at.plot(list(some), shares, **{"label": "control", **style})
         chance = [1 - size / edges for size in some]
