@@ -40,6 +40,7 @@ class Bench:
         self.live = all_liveness(model, kept)
         matters = torch.tensor(self.live) != DEAD
         self._moves = all_moves(model, kept, matters) if not runs.ablated else matters
+        self.is_silent = not bool((kept[-1] & self._moves).any())  # no edge of it changes the logits
 
     @cached_property
     def distance(self) -> Divergence:

@@ -200,17 +200,21 @@ def _measure(
 ) -> Tensor:
     """For each sample both terms: the mean over draws, summed over the batch's examples. [term, sample]"""
     bench = bench_of(whole)
+    if not samples or bench.is_silent:  # without a path to the logits all outputs are equal
+        bar.advance(len(samples))
+        return torch.zeros(2, len(samples), dtype=torch.float64)
     of_whole = _outputs(bench, [pair for sample in samples for pair in sample.pairs])
-    found = torch.zeros(2, len(samples), dtype=torch.float64)
-    for row, sample in enumerate(samples):
+    outputs = []  # for each sample [C or C*, one or two removed, draw, example, d]
+    for sample in samples:
         of_left = _outputs(bench_of(whole - sample.removed), sample.pairs_left)
-        one, two = _stacked(of_whole, sample.pairs)
-        one_left, two_left = _stacked(of_left, sample.pairs_left)
-        terms = ((one, two), (one_left, two_left)) if kind == "AND" else ((one, one_left), (two, two_left))
-        for term, (p, q) in enumerate(terms):
-            found[term, row] = divergence_between(bench.model, p, q).mean(dim=0).sum()
+        outputs.append(torch.stack([_stacked(of_whole, sample.pairs), _stacked(of_left, sample.pairs_left)]))
         bar.advance()
-    return found
+    every = torch.stack(outputs)
+    if kind == "AND":
+        every = every.transpose(1, 2)  # one against two removed, of C and of C*; OR: C against C*, without one and two
+    p, q = every.unbind(dim=1)  # [sample, term, draw, example, d] each; unembedded together
+    found = divergence_between(bench.model, p.flatten(0, 2), q.flatten(0, 2)).reshape(p.shape[:-1])
+    return found.mean(dim=2).sum(dim=-1).T
 
 
 def _outputs(bench: Bench, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
@@ -223,10 +227,10 @@ def _outputs(bench: Bench, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Te
     return found
 
 
-def _stacked(outputs: Mapping[Removal, Tensor], pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """Without the first, and without both, of each pair. [pair, example, d] each"""
+def _stacked(outputs: Mapping[Removal, Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """Without the first, and without both, of each pair. [one or two, pair, example, d]"""
     one = torch.stack([outputs[frozenset((i,))] for i, _ in pairs])
-    return one, torch.stack([outputs[frozenset(pair)] for pair in pairs])
+    return torch.stack([one, torch.stack([outputs[frozenset(pair)] for pair in pairs])])
 
 
 def _score(
