@@ -261,7 +261,7 @@ SMOLLM2 = Preset(
     seeds=_each(3, 20, 1),
     own_seeds={
         **_LAPTOP_SEEDS,
-        "unlearning": _each(1, 6, 1),
+        "unlearning": _each(1, 3, 1),
         "contribution": _each(1, 6, 1),
         "misalignment": _each(1, 3, 1),
         "completeness-metrics": _each(1, 3, 1),
