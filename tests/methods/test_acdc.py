@@ -14,7 +14,8 @@ from gatewise.engine.divergence import Divergence
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
 from gatewise.methods.acdc import Acdc, receiver_order, sender_order
-from gatewise.methods.acdc_tau import next_threshold
+from gatewise.methods.acdc_state import Outcome
+from gatewise.methods.acdc_tau import enough, next_threshold
 from gatewise.methods.offered import AcdcConfig
 from gatewise.models.model import Model
 from gatewise.models.planted import planted_model, planted_pairs
@@ -213,6 +214,25 @@ def test_next_threshold_closes_in() -> None:
             threshold = next_threshold(counts, 1.05 * size)
             counts[threshold] = int(30 * threshold**-0.5)
         assert any(size <= count <= 1.1 * size for count in counts.values())
+
+
+def test_a_leap_over_the_size_is_soon_given_up() -> None:
+    """10 edges below a tau of 0.3, 30 from there on: no tau keeps 16, and looking closer than 2 % finds none."""
+
+    def outcome(threshold: float) -> Outcome:
+        kept = torch.arange(100) < (30 if threshold < 0.3 else 10)
+        return Outcome(threshold, kept, torch.zeros(100), 0, 0, (0.0,))
+
+    def run(threshold: float) -> Outcome:
+        known[threshold] = outcome(threshold)
+        return known[threshold]
+
+    known = {0.2: outcome(0.2)}
+    found = enough(16, known, run, AcdcConfig())
+    assert int(found.kept.sum()) == 30
+    low, high = max(tau for tau in known if tau < 0.3), min(tau for tau in known if tau >= 0.3)
+    assert high / low < 1.02
+    assert len(known) <= 10
 
 
 def test_a_threshold_that_keeps_nothing_warns() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from gatewise.methods.acdc_state import Outcome
 from gatewise.methods.offered import AcdcConfig
 
+_NEARLY_THE_SAME = 1.02  # as a ratio of taus
 _TYPICAL_POWER = 1.3  # of 1 / edges kept with which tau falls, about
 
 
@@ -22,13 +23,20 @@ def enough(size: int, known: Mapping[float, Outcome], run: Callable[[float], Out
     """
     for _ in range(config.runs):
         counts = {threshold: int(outcome.kept.sum()) for threshold, outcome in known.items()}
-        if any(size <= count <= size * (1 + config.tolerance) for count in counts.values()):
+        if any(size <= count <= size * (1 + config.tolerance) for count in counts.values()) or _jumps(counts, size):
             break
         run(next_threshold(counts, size * (1 + config.tolerance / 2)))
     large = [outcome for outcome in known.values() if int(outcome.kept.sum()) >= size]
     if not large:  # even tiny thresholds keep too few: the remainder is settled by effect
         return max(known.values(), key=lambda outcome: int(outcome.kept.sum()))
     return min(large, key=lambda outcome: int(outcome.kept.sum()))
+
+
+def _jumps(counts: Mapping[float, int], size: int) -> bool:
+    """Whether the number of edges leaps over what is wanted between two taus that are nearly the same."""
+    low = max((threshold for threshold, count in counts.items() if count >= size), default=math.inf)
+    high = min((threshold for threshold, count in counts.items() if count < size and threshold > low), default=math.inf)
+    return high < low * _NEARLY_THE_SAME
 
 
 def next_threshold(counts: dict[float, int], wanted: float) -> float:
