@@ -24,7 +24,7 @@ from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, of_kind
 from gatewise.paper.experiments.ends import ends_of, ends_to_measure
-from gatewise.paper.figures import BASELINE_COLOUR, LINES, Figure, filled, size_axis
+from gatewise.paper.figures import BASELINE_COLOUR, LINES, Figure, filled, legend_below, size_axis
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, Preset
 from gatewise.paper.published import UNLEARNING
@@ -36,6 +36,7 @@ _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")
 _GONE = 0.8  # of the way from the whole model to the corrupted run: then a behaviour counts as gone
 _CANDIDATES = 200  # edges of a circuit that may be of the trunk, the strongest
 _KEPT = 0.1  # accuracy that may be lost of what is to be kept
+_ENDS = {"whole model": "-", "corrupted run": ":"}
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 _READINGS = {"top_accuracy": "the most probable token is right", "accuracy": "right is more probable than wrong"}
 _TOP = "top_accuracy"  # the paper's
@@ -277,7 +278,8 @@ def _figure(lab: Lab, found: _Found) -> Figure:
                 means = [statistics.fmean(values) for values in zip(*seeds, strict=True)]
                 width = 2.2 if name == FORGET else 1.2
                 at.plot(sizes, means, color=colour, linestyle=LINES[direction], marker=".", linewidth=width)
-        at.axhline(found.ends[_TOP][FORGET][1], color=BASELINE_COLOUR, linewidth=0.8, linestyle=":")
+        for end, style in zip(found.ends[_TOP][FORGET], _ENDS.values(), strict=True):
+            at.axhline(end, color=BASELINE_COLOUR, linewidth=0.8, linestyle=style)
         size_axis(at, sizes)
         at.set_xlabel("edges removed")
         at.set_ylim(-0.03, 1.03)
@@ -286,9 +288,8 @@ def _figure(lab: Lab, found: _Found) -> Figure:
     figure = filled([""], _methods(lab.preset), fill, "accuracy of G-C", width=4.2, height=3.2, sharey=True)
     looks: dict[str, dict[str, Any]] = {title: {"color": colour, "marker": "."} for (_, title), colour in sets.items()}
     looks |= {DIRECTION_NAMES[d]: {"color": "#333333", "linestyle": LINES[d]} for d in _DIRECTIONS}
-    looks["to be forgotten, corrupted run"] = {"color": BASELINE_COLOUR, "linestyle": ":"}
-    handles = [Line2D([], [], label=label, **look) for label, look in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    looks |= {f"to be forgotten, {end}": {"color": BASELINE_COLOUR, "linestyle": style} for end, style in _ENDS.items()}
+    legend_below(figure, [Line2D([], [], **look) for look in looks.values()], list(looks))
     return figure
 
 
