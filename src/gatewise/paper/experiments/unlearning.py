@@ -285,7 +285,9 @@ def _figure(lab: Lab, found: _Found) -> Figure:
         at.set_ylim(-0.03, 1.03)
         at.set_title(METHOD_NAMES[method])
 
-    figure = filled([""], _methods(lab.preset), fill, "accuracy of G-C", width=4.2, height=3.2, sharey=True)
+    methods = _methods(lab.preset)
+    width = 4.2 if len(methods) > 1 else 6.4  # room for the legend
+    figure = filled([""], methods, fill, "accuracy of G-C", width=width, height=3.9, sharey=True)
     looks: dict[str, dict[str, Any]] = {title: {"color": colour, "marker": "."} for (_, title), colour in sets.items()}
     looks |= {DIRECTION_NAMES[d]: {"color": "#333333", "linestyle": LINES[d]} for d in _DIRECTIONS}
     looks |= {f"to be forgotten, {end}": {"color": BASELINE_COLOUR, "linestyle": style} for end, style in _ENDS.items()}
