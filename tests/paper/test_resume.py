@@ -36,7 +36,7 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
 
 def _finish(folder: Path) -> None:
     """In this process: what is left of a killed run is found by its keys, whoever asks."""
-    reproduce(NAMES, PRESET, out=folder, workers=1, command="the same", log=False)
+    reproduce(NAMES, PRESET, out=folder, workers=1, log=False)
 
 
 def _stored(folder: Path) -> int:

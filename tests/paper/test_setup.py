@@ -58,7 +58,8 @@ def test_committed_sizes_are_those_of_the_presets() -> None:
         if found is not None and not preset.sizes:
             assert preset.calibrated(found) == preset
             assert found["held_out"] == preset.held_out
-            assert all(set(one) == set(calibration.MEASURES) for one in found["tasks"].values())
+            measures = {*calibration.MEASURES, calibration.REDUNDANCY}
+            assert all(set(one) == measures for one in found["tasks"].values())
     assert QUICK.primary_sizes
     assert QUICK.changed(model="gpt2").needs_calibration
     assert not QUICK.changed(sizes=[5]).needs_calibration

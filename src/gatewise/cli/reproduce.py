@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -97,22 +96,22 @@ def reproduce_command(
             out=out or Path("reproduction") / preset,
             workers=workers,
             ray=ray,
-            command=shlex.join(["gatewise", *_of_the_result(sys.argv[1:])]),
+            options=[one for one in _of_the_result(sys.argv[1:]) if one not in ("reproduce", *(names or []))],
         )
     if as_json:
         print(json.dumps(json.loads(summary.with_name("results.json").read_text()), indent=2))
     else:
-        print(_verdicts(summary.with_name("results.json")))
+        print(_verdicts(summary.with_name("results.json"), names or []))
         print(f"\n{summary}\n{summary.with_suffix('.html')}")
 
 
 def _of_the_result(arguments: Sequence[str]) -> Iterator[str]:
-    """What of a command determines a result: not where it is written, nor by whom it is made."""
+    """What of a command determines a result: not where it is written, by whom it is made, nor how it is shown."""
     values = iter(arguments)
     for one in values:
         if one in ("--out", "-o", "--workers", "--ray"):
             next(values, None)
-        elif not one.startswith(("--out=", "--workers=", "--ray=")):
+        elif not one.startswith(("--out=", "--workers=", "--ray=", "--json", "--debug")):
             yield one
 
 
@@ -132,11 +131,13 @@ def _calibrate(preset: Preset, path: Path) -> None:
             print(f"{task} {measure}: {judged}; primary {found['primary']}")
 
 
-def _verdicts(results: Path) -> str:
+def _verdicts(results: Path, names: Sequence[str]) -> str:
+    """Those of this run; a folder may have others."""
     content = json.loads(results.read_text())
     return "\n".join(
         f"{name}: {verdict['judgement']}: {verdict['claim']}"
         for name, outcome in content["experiments"].items()
+        if name in names or "all" in names
         for verdict in outcome["verdicts"]
     )
 

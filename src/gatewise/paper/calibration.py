@@ -2,27 +2,31 @@
 
 A size says something where a circuit of that many edges neither does nothing nor everything: where the mean of EAP's
 Ns and Dn circuits lies between 10 and 90 % of the range from the empty circuit to the full graph. That is asked once
-for each model, task and measure, on pairs that no experiment searches or measures on. `gatewise reproduce --calibrate
-FILE` writes it; `calibration.json` has it for the models of the presets, and was there before their results.
+for each model, task and measure, on pairs that no experiment searches or measures on. Redundancy is completeness with
+all edges left in place that are indispensable alone, which makes other sizes. `gatewise reproduce --calibrate FILE`
+writes it; `calibration.json` has it for the models of the presets, and was there before their results.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation import evaluate
 from gatewise.methods import discover
 from gatewise.methods.record import versions
-from gatewise.tasks import task
+from gatewise.paper.indispensable import indispensable_for, strongest_others
+from gatewise.tasks import Task, task
 
 if TYPE_CHECKING:
     from gatewise.paper.lab import Lab
 
 MEASURES = ("faithfulness", "completeness")
+REDUNDANCY = "redundancy"
 SEED = 1_000  # of the pairs; experiments have 0
 MOST_SHARE = 5_000 / 32_491  # of the graph: the paper's largest circuits
 _RANGE = (0.1, 0.9)
@@ -43,7 +47,7 @@ def calibrate(lab: Lab) -> dict[str, Any]:
     sizes = grid(round(MOST_SHARE * model.graph.n_edges))
     tasks: dict[str, Any] = {}
     for name in preset.tasks:
-        own = task(name, model, examples=preset.pairs["eap"], test_examples=preset.held_out, seed=SEED)
+        own = calibration_task(lab, name)
         circuits = discover(model, own.train, "eap", direction=("ns", "dn"), edges=sizes, seed=SEED)
         both = [evaluate(model, own.test, some, random_circuits=0) for some in circuits.values()]
         curves = {
@@ -51,13 +55,30 @@ def calibrate(lab: Lab) -> dict[str, Any]:
                 [float(one.faithfulness) / float(one.empty.kl_from_full) for one in some] for some in both
             ],
             "completeness": [[one.destroyed for one in some] for some in both],
+            REDUNDANCY: redundancy_curves(lab, own, [some[0] for some in circuits.values()], sizes),
         }
-        tasks[name] = {
-            measure: choose(sizes, [statistics.fmean(pair) for pair in zip(*some, strict=True)])
-            for measure, some in curves.items()
-        }
+        tasks[name] = {measure: choose(sizes, mean_curve(some)) for measure, some in curves.items()}
     about = {"pairs": preset.pairs["eap"], "held_out": preset.held_out, "seed": SEED}
     return {"weights": model.fingerprint, **about, "versions": versions(), "tasks": tasks}
+
+
+def calibration_task(lab: Lab, name: str) -> Task:
+    """Pairs that no experiment searches or measures on."""
+    preset = lab.preset
+    return task(name, lab.model, examples=preset.pairs["eap"], test_examples=preset.held_out, seed=SEED)
+
+
+def redundancy_curves(lab: Lab, own: Task, ranked: Iterable[Circuit], sizes: Sequence[int]) -> list[list[float]]:
+    """What is destroyed by removing the best edges of each ranking that can be done without."""
+    preset, model = lab.preset, lab.model
+    limits: dict[str, Any] = {"candidates": preset.candidates, "smallest": preset.trunk}
+    left = indispensable_for(model, own.train, "eap", removed_on=preset.for_removals(preset.pairs["eap"]), **limits)
+    some = [strongest_others(circuit, left, sizes) for circuit in ranked]
+    return [[one.destroyed for one in evaluate(model, own.test, circuits, random_circuits=0)] for circuits in some]
+
+
+def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
+    return [statistics.fmean(values) for values in zip(*curves, strict=True)]
 
 
 def grid(largest: int) -> list[int]:

@@ -130,7 +130,8 @@ class Ruling:
         return "" if self.pooled is None else "primary" if self.primary else "exploratory"
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "standing": self.standing}
+        effect = "" if self.pooled is None else self.pooled.effect
+        return {**asdict(self), "standing": self.standing, "effect": effect}
 
 
 def decide(values: Sequence[float], claimed: Above | Between) -> Decision:

@@ -121,7 +121,6 @@ class Result:
             "tables": [asdict(table) for table in self.tables],
             "paper": [asdict(table) for table in self.paper],
             "verdicts": [ruling.to_json() for ruling in self.rulings],
-            "figures": list(self.figures),
             "notes": list(self.notes),
         }
 

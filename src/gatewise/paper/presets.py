@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.paper.calibration import MEASURES, ChosenSizes, committed
+from gatewise.paper.calibration import MEASURES, REDUNDANCY, ChosenSizes, committed
 
 _PAPER_SIZES = (100, 200, 500, 1_000, 2_000, 5_000)
 _PAPER_EDGES = 32_491
@@ -81,7 +81,8 @@ class Preset:
     threads: int = 1  # of each process; searches run in several processes instead
     forget: str = STAND_IN  # what to unlearn: the stand-in, the dataset PKU-SafeRLHF, or a file
     forget_sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50)  # edges to remove for unlearning
-    trunk: float = 0.05  # share of the KL between the runs that an edge has to carry in every task to be of the trunk
+    trunk: float = 0.05  # share of the KL between the runs that an edge alone costs if it is indispensable
+    candidates: int = 100  # edges by Ns and by Dn that may be indispensable, the strongest
     note: str = ""  # what a reader of the results has to know
 
     def sizes_for(self, method: str, graph: Graph, task: str) -> tuple[int, ...]:
@@ -92,10 +93,11 @@ class Preset:
             return tuple(sorted(set(self.sizes[method])))
         plain = plain_task(task)
         own = self.measures.get(method, MEASURES)
-        chosen = {sizes[plain] for name, sizes in self.primary_sizes.items() if plain in sizes and name in own}
+        primary = [self.primary_sizes.get(measure, {}) for measure in own]
+        chosen = {sizes[plain] for sizes in primary if plain in sizes}
         shares = _shares(graph)
         if method in self.curves:
-            chosen |= shares.union(*(sizes.get(plain, ()) for sizes in self.judged_sizes.values()))
+            chosen |= shares.union(*(self.judged_sizes.get(measure, {}).get(plain, ()) for measure in MEASURES))
         return tuple(sorted(chosen or shares))
 
     def measured_sizes(
@@ -148,7 +150,8 @@ class Preset:
 
     def calibrated(self, found: ChosenSizes) -> Preset:
         """With the sizes that a calibration chose."""
-        by_measure = {measure: {task: one[measure] for task, one in found["tasks"].items()} for measure in MEASURES}
+        measures = (*MEASURES, REDUNDANCY)
+        by_measure = {measure: {task: one[measure] for task, one in found["tasks"].items()} for measure in measures}
         return replace(
             self,
             judged_sizes={

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from gatewise.paper.contract import Experiment, Measurement, Search
 from gatewise.paper.experiments import EXPERIMENTS
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, PRESETS, Preset
-from gatewise.paper.summary import Finished, draw_figures, write_summary
-from gatewise.paper.words import DIRECTIONS
+from gatewise.paper.summary import recorded, recorded_before, write_summary
+from gatewise.paper.tested import TestedKey
+from gatewise.paper.words import DIRECTIONS, METHOD_NAMES
 from gatewise.plan import forecast
 from gatewise.progress import progress_bar
 from gatewise.workers import Chore, run_tasks
@@ -46,14 +47,15 @@ def reproduce(
     out: str | Path,
     workers: int | None = None,
     ray: str | None = None,
-    command: str = "",
+    options: Sequence[str] | None = None,
     log: bool = True,
 ) -> Path:
     """Run experiments (`["all"]` for all) and write tables, figures and verdicts to `out`; returns the summary's path.
 
     Everything found is kept in `out/store`: the same call goes on after an interruption, and does nothing twice.
+    Experiments that an earlier call wrote to `out` stay on its pages, unless they are run again.
     `workers`: processes of this machine, one for each core by default. `ray`: a cluster instead, whose machines share
-    the folder `out`.
+    the folder `out`. `options`: those of the command line that this is, for the record.
     """
     chosen = _experiments(names)
     require_matplotlib()
@@ -63,13 +65,14 @@ def reproduce(
         preset = PRESETS[preset]
     lab = Lab(preset, Path(out))
     lab.store.check_writable()
+    about = _about(lab)
+    records = recorded_before(lab.folder, about)
     if preset.needs_calibration:
         lab = Lab(preset.calibrated(_calibration(lab)), Path(out))
     run = _Run(lab, workers or os.cpu_count() or 1, ray, log)
     wanted, failed = run.wanted(chosen)
     every = run.begin(wanted)
-    shown = command or f"gatewise reproduce {' '.join(names)} --preset {preset.name}"
-    finished: list[Finished] = []
+    more = ["--preset", preset.name] if options is None else list(options)
     for experiment in [one for one in chosen if one.name in wanted]:
         started, some = time.monotonic(), wanted[experiment.name]
         try:
@@ -77,12 +80,14 @@ def reproduce(
             if problems:
                 raise GatewiseError(next(iter(problems.values())))
             result = judged(lab.of(experiment.name), experiment, some)
-            finished.append(draw_figures(lab.folder, experiment, result))
+            own = {"options": more, "settings": settings(lab, some), "versions": versions()}
+            records[experiment.name] = recorded(lab.folder, experiment, result, own)
         except GatewiseError as error:
             failed[experiment.name] = str(error)
         ended = "failed" if experiment.name in failed else "done"
         run.say(f"{experiment.name}: {ended} after {_duration(time.monotonic() - started)}")
-        write_summary(lab.folder, finished, _about(lab, shown), failed)  # after each, so that none is lost
+        records = {name: records[name] for name in EXPERIMENTS if name in records}
+        write_summary(lab.folder, records, about, failed)  # after each, so that none is lost
     if failed:
         raise GatewiseError(
             f"{len(failed)} of {len(chosen)} experiments failed: "
@@ -242,18 +247,47 @@ def _in_lab(task: Any, place: tuple[Callable[[Lab, Any], object], Preset, str]) 
     work(_lab, task)
 
 
-def _about(lab: Lab, command: str) -> dict[str, Any]:
+def _about(lab: Lab) -> dict[str, Any]:
+    """What all experiments of a folder have in common."""
+    preset = lab.preset
+    gone = {m: some for m, some in preset.left_out.items() if m in preset.methods}
+    without = "; ".join(f"{METHOD_NAMES[m]} in {', '.join(some)}" for m, some in gone.items())
+    declared = [
+        f"Declared beforehand: differences up to {preset.smallest:g} do not matter ({preset.smallest_cost:g} for "
+        f"ratios of times); what is removed together and changes less than {preset.floor:.0%} of the KL between the "
+        "runs has no effect. A seed has pairs of its own and seeds the method.",
+        f"Left out, since it would take too long: {without}." if without else "",
+        preset.note,
+    ]
     return {
-        "command": command,
-        "preset": {
-            **asdict(lab.preset),
-            "fitting": lab.preset.fitting._asdict(),
-            "sizes": {m: {task: list(lab.sizes(m, task)) for task in lab.preset.tasks} for m in lab.preset.methods},
-        },
+        "experiments": len(EXPERIMENTS),
+        "preset": preset.name,
+        "model": preset.model,
         "edges": lab.model.graph.n_edges,
         "weights": lab.model.fingerprint,
-        "versions": versions(),
+        "dtype": preset.dtype,
+        "threads": preset.threads,
+        "declared": " ".join(filter(None, declared)),
     }
+
+
+def settings(lab: Lab, measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """What an experiment was run on: pairs and seeds, and for each method and task the sizes of its circuits."""
+    preset = lab.preset
+    methods: dict[str, Any] = {}
+    for one in measurements:
+        for search in one.searches:
+            new = {"seeds": 0, "pairs": preset.pairs[search.method], "edges": {}}
+            own = methods.setdefault(
+                search.method, {**new, "parameters": dict(preset.parameters.get(search.method, {}))}
+            )
+            own["seeds"] = max(own["seeds"], search.seed + 1)
+            sizes = [one.key.size] if hasattr(one.key, "size") else getattr(one.key, "sizes", None)
+            known = own["edges"].get(search.task, ())
+            own["edges"][search.task] = sorted({*known, *(sizes or lab.sizes(search.method, search.task))})
+    gates = [one.key for one in measurements if isinstance(one.key, TestedKey)]
+    tested = {"seeds": len({key.seed for key in gates}), "pairs": preset.gate_pairs} if gates else None
+    return {"held_out": preset.held_out, "methods": methods, "tested_gates": tested}
 
 
 def _duration(seconds: float) -> str:

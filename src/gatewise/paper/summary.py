@@ -1,6 +1,7 @@
-"""The pages of a reproduction: one Markdown, one HTML, the numbers as JSON, the figures beside them.
+"""The pages of a reproduction: the results as JSON, one page in Markdown, one in HTML, the figures beside them.
 
-Both pages are written from the same pieces, so that they cannot differ.
+`results.json` is the record: what an experiment found, on what, and by which command. Both pages are written from it
+alone, so that they cannot differ, and so that experiments may be run one by one: what an earlier run recorded stays.
 """
 
 from __future__ import annotations
@@ -8,16 +9,17 @@ from __future__ import annotations
 import html
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically
 from gatewise.paper.claims import JUDGEMENTS, Judgement
 from gatewise.paper.contract import Experiment, Result, Table
 from gatewise.paper.figures import draw
-from gatewise.paper.words import METHOD_NAMES
+from gatewise.paper.words import METHOD_NAMES, task_name
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -45,13 +47,7 @@ _CLASSES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Finished:
-    """An experiment that ran, and its figures: caption -> file name without ending."""
-
-    experiment: Experiment
-    result: Result
-    figures: Mapping[str, str]
+Record = Mapping[str, Any]  # of one experiment, as it stands in results.json
 
 
 class _Piece(NamedTuple):
@@ -83,32 +79,46 @@ _HTML = {
 }
 
 
-def write_summary(
-    folder: Path, finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapping[str, str]
-) -> None:
-    """Write summary.md, summary.html and results.json."""
-    pieces = list(_pieces(finished, about, failed))
-    results = {
-        "about": dict(about),
-        "experiments": {done.experiment.name: done.result.to_json() for done in finished},
-        "failed": dict(failed),
-    }
-    pages = {
-        "summary.md": _markdown(pieces),
-        "summary.html": _html(pieces, str(about["preset"]["name"])),
-        "results.json": json.dumps(_finite(results), indent=1, ensure_ascii=False) + "\n",
-    }
-    for name, text in pages.items():
-        write_atomically(folder / name, text.encode())
-
-
-def draw_figures(folder: Path, experiment: Experiment, result: Result) -> Finished:
-    """Draw an result's figures to SVG and PNG files."""
+def recorded(folder: Path, experiment: Experiment, result: Result, run: Mapping[str, Any]) -> Record:
+    """What an experiment found, and its figures, which are drawn to files. run: its options, settings and versions."""
     names = {}
     for number, (caption, make) in enumerate(result.figures.items(), start=1):
         names[caption] = f"{experiment.name}-{number}" if len(result.figures) > 1 else experiment.name
         draw(make, folder / "figures", names[caption])
-    return Finished(experiment, result, names)
+    about = {"title": experiment.title, "claim": experiment.claim, "labels": list(experiment.labels)}
+    found: Record = _finite({**about, **run, **result.to_json(), "figures": names})
+    return found
+
+
+def recorded_before(folder: Path, about: Mapping[str, Any]) -> dict[str, Record]:
+    """What earlier runs left in a folder; an error if they were about something else."""
+    path = folder / "results.json"
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text())
+    for what in ("preset", "weights"):
+        if content["about"][what] != about[what]:
+            raise GatewiseError(
+                f"{path} has results of the {what} {content['about'][what]}, and these would be of {about[what]}; "
+                "name another folder by --out, or move that one away."
+            )
+    found: dict[str, Record] = content["experiments"]
+    return found
+
+
+def write_summary(
+    folder: Path, experiments: Mapping[str, Record], about: Mapping[str, Any], failed: Mapping[str, str]
+) -> None:
+    """Write results.json, summary.md and summary.html."""
+    pieces = list(_pieces(experiments, about, failed))
+    results = _finite({"about": about, "experiments": experiments, "failed": failed})
+    pages = {
+        "results.json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
+        "summary.md": _markdown(pieces),
+        "summary.html": _html(pieces, str(about["preset"])),
+    }
+    for name, text in pages.items():
+        write_atomically(folder / name, text.encode())
 
 
 def shown(value: str | int | float | None) -> str:
@@ -124,63 +134,98 @@ def shown(value: str | int | float | None) -> str:
     return value
 
 
-def _pieces(finished: Sequence[Finished], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
-    preset = about["preset"]
-    yield _Piece("title", f"The paper's experiments, preset {preset['name']}")
+def _pieces(experiments: Mapping[str, Record], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
+    yield _Piece("title", f"The paper's experiments, preset {about['preset']}")
     versions = "gatewise {gatewise}, torch {torch}, transformers {transformers}, Python {python}"
+    made = "; ".join(dict.fromkeys(versions.format(**one["versions"]) for one in experiments.values()))
     yield _Piece(
         "text",
-        f"Model {preset['model']} ({about['edges']:,} edges), {preset['dtype']}, {preset['threads']} thread per "
-        f"process. Made with {versions.format(**about['versions'])}. All numbers of circuits are measured on "
-        f"{preset['held_out']} held-out pairs per task, which no search has seen.",
+        f"Model {about['model']} ({about['edges']:,} edges), {about['dtype']}, {about['threads']} thread per process. "
+        f"Made with {made or 'nothing yet'}. Circuits are measured on held-out pairs, which no search has seen.",
     )
-    yield _Piece("command", str(about["command"]))
-    yield _Piece("table", _settings(preset))
-    yield _Piece("table", _verdicts(finished))
+    for command in _commands(experiments, int(about["experiments"])):
+        yield _Piece("command", command)
+    yield _Piece("text", about["declared"])
+    yield _Piece("table", _verdicts(experiments))
     for name, why in failed.items():
         yield _Piece("verdict", f"The experiment {name} failed: {why}", "contradicted")
-    for done in finished:
-        yield from _experiment_pieces(done, str(preset["name"]))
+    for name, one in experiments.items():
+        yield from _experiment_pieces(name, one)
 
 
-def _experiment_pieces(done: Finished, preset: str) -> Any:
-    experiment, result = done.experiment, done.result
-    yield _Piece("heading", f"{experiment.title} ({experiment.name})")
-    yield _Piece("text", f"The paper ({', '.join(experiment.labels)}): {experiment.claim}")
-    yield _Piece("command", f"gatewise reproduce {experiment.name} --preset {preset}")
-    for ruling in result.rulings:
-        standing = f" ({ruling.standing})" if ruling.standing else ""
-        text = f"{ruling.judgement.capitalize()}{standing}: {ruling.claim} {ruling.because}"
-        text += f" The paper: {ruling.paper}." if ruling.paper else ""
-        text += f" What would change our mind: {ruling.otherwise}." if ruling.otherwise else ""
-        yield _Piece("verdict", text, _CLASSES[ruling.judgement])
-    for table in (*result.tables, *(replace(one, title=f"The paper: {one.title}") for one in result.paper)):
-        yield _Piece("table", table)
-    for caption, name in done.figures.items():
-        yield _Piece("figure", caption, name)
-    for note in result.notes:
+def _command(*names: str, options: Sequence[str]) -> str:
+    return shlex.join(["gatewise", "reproduce", *names, *options])
+
+
+def _commands(experiments: Mapping[str, Record], every: int) -> list[str]:
+    """What made a page: experiments with the same options by one command."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, one in experiments.items():
+        names.setdefault(tuple(one["options"]), []).append(name)
+    return [_command(*(["all"] if len(some) == every else some), options=options) for options, some in names.items()]
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    """What an experiment was run on, in words."""
+
+    def seeds(own: Mapping[str, Any]) -> str:
+        return f"{own['seeds']} seed{'s' if own['seeds'] > 1 else ''}, {own['pairs']} pairs each"
+
+    def edges(sizes: Mapping[str, Sequence[int]]) -> str:
+        return "; ".join(f"{task_name(task)} {', '.join(f'{n:,}' for n in some)}" for task, some in sizes.items())
+
+    def parameters(own: Mapping[str, Any]) -> str:
+        return "".join(f", {key}={value}" for key, value in own["parameters"].items())
+
+    said = [
+        f"{METHOD_NAMES[method]}: {seeds(own)}{parameters(own)}; edges: {edges(own['edges'])}."
+        for method, own in settings["methods"].items()
+    ]
+    tested = settings["tested_gates"]
+    said += [f"Tested gates: {seeds(tested)}."] if tested else []
+    return " ".join([*said, f"{settings['held_out']} held-out pairs."]) if said else "On planted models."
+
+
+def _experiment_pieces(name: str, one: Record) -> Any:
+    yield _Piece("heading", f"{one['title']} ({name})")
+    yield _Piece("text", f"The paper ({', '.join(one['labels'])}): {one['claim']}")
+    yield _Piece("command", _command(name, options=one["options"]))
+    yield _Piece("text", _settings(one["settings"]))
+    for ruling in one["verdicts"]:
+        standing = f" ({ruling['standing']})" if ruling["standing"] else ""
+        text = f"{ruling['judgement'].capitalize()}{standing}: {ruling['claim']} {ruling['because']}"
+        text += f" The paper: {ruling['paper']}." if ruling["paper"] else ""
+        text += f" What would change our mind: {ruling['otherwise']}." if ruling["otherwise"] else ""
+        yield _Piece("verdict", text, _CLASSES[ruling["judgement"]])
+    for table in one["tables"]:
+        yield _Piece("table", Table(**table))
+    for table in one["paper"]:
+        yield _Piece("table", Table(**{**table, "title": f"The paper: {table['title']}"}))
+    for caption, file in one["figures"].items():
+        yield _Piece("figure", caption, file)
+    for note in one["notes"]:
         yield _Piece("note", note)
 
 
-def _verdicts(finished: Sequence[Finished]) -> Table:
+def _verdicts(experiments: Mapping[str, Record]) -> Table:
     """All rulings, the primary ones of each experiment first."""
     rulings = [
-        (done.experiment.name, ruling)
-        for done in finished
-        for ruling in sorted(done.result.rulings, key=lambda ruling: not ruling.primary)
+        (name, ruling)
+        for name, one in experiments.items()
+        for ruling in sorted(one["verdicts"], key=lambda ruling: not ruling["primary"])
     ]
-    tasks = list(dict.fromkeys(task for _, ruling in rulings for task in ruling.tasks))
+    tasks = list(dict.fromkeys(task for _, ruling in rulings for task in ruling["tasks"]))
     rows = [
         (
             name,
-            ruling.claim,
-            ruling.method,
-            ruling.standing,
-            ruling.judgement,
-            *(ruling.tasks[task].judgement if task in ruling.tasks else "" for task in tasks),
-            "" if ruling.pooled is None else ruling.pooled.effect,
-            ruling.paper,
-            ruling.otherwise,
+            ruling["claim"],
+            ruling["method"],
+            ruling["standing"],
+            ruling["judgement"],
+            *(ruling["tasks"][task]["judgement"] if task in ruling["tasks"] else "" for task in tasks),
+            ruling["effect"],
+            ruling["paper"],
+            ruling["otherwise"],
         )
         for name, ruling in rulings
     ]
@@ -188,11 +233,11 @@ def _verdicts(finished: Sequence[Finished]) -> Table:
     def counted(some: Sequence[Judgement]) -> str:
         return ", ".join(f"{judgement} {some.count(judgement)}" for judgement in JUDGEMENTS)
 
-    primary = [ruling.judgement for _, ruling in rulings if ruling.primary]
+    primary = [ruling["judgement"] for _, ruling in rulings if ruling["primary"]]
     note = (
         f"Of {len(primary)} primary claims: {counted(primary)}. Of all {len(rows)}: "
-        f"{counted([ruling.judgement for _, ruling in rulings])}. By exact sign flips over seeds; what each effect is "
-        "stands with its experiment."
+        f"{counted([ruling['judgement'] for _, ruling in rulings])}. By exact sign flips over seeds; what each effect "
+        "is stands with its experiment."
     )
     columns = ("experiment", "the paper's claim", "method", "standing", "verdict", *tasks)
     return Table("Verdicts", (*columns, "effect", "the paper", "what would change our mind"), rows, note)
@@ -214,32 +259,6 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> str:
                     papers[at] = one["paper"]
     cells = [(*at, papers[at], *(row.get(column, "not run") for column in results)) for at, row in rows.items()]
     return _markdown_table(Table("", ("experiment", "claim", "method", "the paper", *results), cells))
-
-
-def _settings(preset: Mapping[str, Any]) -> Table:
-    rows = [
-        (
-            method,
-            preset["pairs"][method],
-            "; ".join(
-                f"{task} {', '.join(f'{size:,}' for size in sizes)}" for task, sizes in preset["sizes"][method].items()
-            ),
-            preset["seeds"][method],
-            ", ".join(f"{name} {seeds[method]}" for name, seeds in preset["own_seeds"].items()),
-            ", ".join(f"{key}={value}" for key, value in preset["parameters"].get(method, {}).items()) or "defaults",
-        )
-        for method in preset["methods"]
-    ]
-    columns = ("method", "pairs to search on", "edges", "seeds", "seeds of some", "parameters")
-    gone = {m: some for m, some in preset["left_out"].items() if m in preset["methods"]}
-    without = "; ".join(f"{METHOD_NAMES[m]} in {', '.join(some)}" for m, some in gone.items())
-    note = (
-        f"A seed has pairs of its own and seeds the method. Declared beforehand: differences up to "
-        f"{preset['smallest']:g} do not matter ({preset['smallest_cost']:g} for ratios of times); what is removed "
-        f"together and changes less than {preset['floor']:.0%} of the KL between the runs has no effect. "
-        f"{f'Left out, since it would take too long: {without}. ' if without else ''}{preset['note']}"
-    ).rstrip()
-    return Table("Settings", columns, rows, note)
 
 
 def _markdown(pieces: Sequence[_Piece]) -> str:

@@ -12,6 +12,7 @@ from gatewise.paper.experiments import (
     graph_study,
     misalignment,
     proportion,
+    redundancy,
     stability,
     unlearning,
 )
@@ -20,6 +21,7 @@ _MODULES = (  # in the paper's order
     gate_ablation,
     capabilities,
     completeness,
+    redundancy,
     faithfulness,
     stability,
     completeness_metrics,

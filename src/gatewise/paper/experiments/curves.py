@@ -146,12 +146,12 @@ class Curves:
         return found
 
 
-def read(measured: Measured, name: str) -> Curves:
-    """One measure of all behaviours."""
+def read(measured: Measured, name: str, kind: type = BehaviourKey) -> Curves:
+    """One measure of all behaviours, of keys of some kind."""
     values: dict[At, list[float]] = {}
-    for key, found in of_kind(measured, BehaviourKey).items():
+    for key, found in of_kind(measured, kind).items():
         for size, one in zip(key.sizes, found["circuits"], strict=True):
-            at = (key.task, key.method, key.direction, key.variant, size)
+            at: At = (key.task, key.method, key.direction, getattr(key, "variant", ""), size)
             values.setdefault(at, []).append(float(one[name]["mean"]))
     return Curves(values, ends_of(measured, name))
 

@@ -18,19 +18,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gatewise.engine import run_circuits
-from gatewise.engine.removals import kl_changes
 from gatewise.engine.setting import Setting
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, of_kind
 from gatewise.paper.experiments.ends import ends_of, ends_to_measure
 from gatewise.paper.figures import BASELINE_COLOUR, LINES, Figure, filled, legend_below, size_axis
+from gatewise.paper.indispensable import indispensable
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, Preset
 from gatewise.paper.published import UNLEARNING
 from gatewise.paper.unlearning_data import FILES, check_data, to_forget, to_keep
 from gatewise.paper.words import DIRECTION_NAMES, METHOD_NAMES, mean_and_deviation, seeds_note, task_name
-from gatewise.statistics import kl_divergence, log_probabilities
 
 _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")
 _GONE = 0.8  # of the way from the whole model to the corrupted run: then a behaviour counts as gone
@@ -90,11 +89,8 @@ def trunk(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
     costs: dict[str, list[float]] = {edge: [] for edge in largest.top(_CANDIDATES)}
     for task in key.tasks:
         setting = Setting.of(lab.model, lab.pairs(task, "eap", key.seed)[: key.pairs])
-        clean, corrupted = (log_probabilities(setting.last_logits(side)) for side in ("clean", "corrupted"))
-        between = float(kl_divergence(clean, corrupted).mean())
-        removals = [frozenset((lab.model.graph.index(edge),)) for edge in costs]
-        found = (kl_changes(setting, None, removals).mean(dim=1) / between).tolist() if removals else []
-        costs = {edge: [*costs[edge], one] for edge, one in zip(costs, found, strict=True) if one >= key.smallest}
+        found = indispensable(setting, list(costs), key.smallest)
+        costs = {edge: [*costs[edge], one] for edge, one in found.items()}
     return costs
 
 
