@@ -12,15 +12,16 @@ from typing import Any
 from gatewise.paper.summary import overview
 
 DOCS = Path(__file__).parent.parent / "docs"
-COLUMNS = {"SmolLM2": "smollm2", "Gemma": "laptop", "tiny": "quick"}
+COLUMNS = {"Gemma": ("laptop", "laptop-edge-pruning"), "SmolLM2": ("smollm2",), "tiny": ("quick",)}
 BEGIN, END = "<!-- overview -->", "<!-- end of the overview -->"
 
 
 def main() -> None:
     page = DOCS / "paper.md"
-    files = {column: DOCS / "results" / name / "results.json" for column, name in COLUMNS.items()}
-    nothing: dict[str, Any] = {"experiments": {}}
-    found = {column: json.loads(file.read_text()) if file.is_file() else nothing for column, file in files.items()}
+    found: dict[str, list[Any]] = {
+        column: [json.loads((DOCS / "results" / name / "results.json").read_text()) for name in names]
+        for column, names in COLUMNS.items()
+    }
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -221,13 +221,25 @@ def test_labels_are_held_against_gate_indices() -> None:
 
 
 def test_the_overview_has_primary_claims_of_all_models() -> None:
-    def content(judgement: str) -> dict[str, Any]:
-        one = {"claim": "It is so.", "method": "EAP", "paper": "1.2", "judgement": judgement, "standing": "primary"}
-        other = {**one, "claim": "So is this.", "primary": False, "standing": "exploratory"}
-        return {"experiments": {"cost": {"verdicts": [{**one, "primary": True}, other]}}}
+    def content(**judgements: str) -> dict[str, Any]:
+        verdicts = []
+        for method, judgement in judgements.items():
+            one = {
+                "claim": "It is so.",
+                "method": method,
+                "paper": "1.2",
+                "judgement": judgement,
+                "standing": "primary",
+            }
+            other = {**one, "claim": "So is this.", "primary": False, "standing": "exploratory"}
+            verdicts += [{**one, "primary": True}, other]
+        return {"experiments": {"cost": {"verdicts": verdicts}}}
 
-    shown = overview({"Gemma": content("supported"), "tiny": content("cannot tell")})
-    assert "| cost | It is so. | EAP | 1.2 | supported | cannot tell |" in shown
+    gemma = [content(EAP="supported", ACDC="cannot tell"), content(Other="supported")]
+    shown = overview({"Gemma": gemma, "tiny": [content(EAP="cannot tell")], "GPT-2": []})
+    assert (
+        "| cost | It is so. | 1.2 | supported (EAP, Other); cannot tell (ACDC) | cannot tell (EAP) | not run |" in shown
+    )
     assert "So is this" not in shown
 
 

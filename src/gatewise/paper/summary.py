@@ -10,7 +10,7 @@ import html
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,22 +243,34 @@ def _verdicts(experiments: Mapping[str, Record]) -> Table:
     return Table("Verdicts", (*columns, "effect", "the paper", "what would change our mind"), rows, note)
 
 
-def overview(results: Mapping[str, Mapping[str, Any]]) -> str:
+def overview(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """For readers with one minute: the primary claims, and what became of them on each model, as Markdown.
 
-    results: what results.json has, by the name of a column. A claim that was judged on no model is left out.
+    results: for each column, what one or more results.json have. A claim that was judged nowhere is left out.
     """
-    rows: dict[tuple[str, str, str], dict[str, str]] = {}
-    papers: dict[tuple[str, str, str], str] = {}
-    for column, content in results.items():
-        for name, experiment in content["experiments"].items():
-            for one in experiment["verdicts"]:
-                if one["primary"] or not one["standing"]:
-                    at = (name, one["claim"], one["method"])
-                    rows.setdefault(at, {})[column] = one["judgement"]
-                    papers[at] = one["paper"]
-    cells = [(*at, papers[at], *(row.get(column, "not run") for column in results)) for at, row in rows.items()]
-    return _markdown_table(Table("", ("experiment", "claim", "method", "the paper", *results), cells))
+    judged: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}  # by claim, column and judgement: methods
+    papers: dict[tuple[str, str], dict[str, dict[str, None]]] = {}  # by claim and number: methods
+    found = [(column, *item) for column, some in results.items() for one in some for item in one["experiments"].items()]
+    for column, name, experiment in found:
+        for one in experiment["verdicts"]:
+            if one["primary"] or not one["standing"]:
+                row = judged.setdefault((name, one["claim"]), {}).setdefault(column, {})
+                row.setdefault(one["judgement"], []).append(one["method"])
+                papers.setdefault((name, one["claim"]), {}).setdefault(one["paper"], {})[one["method"]] = None
+    place = {name: i for i, name in enumerate(dict.fromkeys(name for _, name, _ in found))}
+
+    def numbers(some: Mapping[str, Iterable[str]]) -> str:
+        return next(iter(some)) if len(some) == 1 else "; ".join(f"{', '.join(m)}: {n}" for n, m in some.items())
+
+    def verdicts(some: Mapping[str, Iterable[str]]) -> str:
+        ordered = [(judgement, some[judgement]) for judgement in JUDGEMENTS if judgement in some]
+        return "; ".join(f"{judgement} ({', '.join(methods)})" for judgement, methods in ordered) or "not run"
+
+    rows = [
+        (*at, numbers(papers[at]), *(verdicts(judged[at].get(column, {})) for column in results))
+        for at in sorted(judged, key=lambda at: place[at[0]])
+    ]
+    return _markdown_table(Table("", ("experiment", "claim", "the paper", *results), rows))
 
 
 def _markdown(pieces: Sequence[_Piece]) -> str:
