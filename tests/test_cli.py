@@ -33,6 +33,8 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--version") == 0
     assert capsys.readouterr().out.startswith("gatewise 0.")
+    module = subprocess.run([sys.executable, "-m", "gatewise", "--version"], capture_output=True, text=True, check=True)
+    assert module.stdout.startswith("gatewise 0.")
 
 
 def test_models_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], empty_cache: Path) -> None:

@@ -18,7 +18,7 @@ from gatewise.paper.experiments.contribution import WEIGHTS, Effect, compared, m
 from gatewise.paper.experiments.cost import against
 from gatewise.paper.experiments.curves import BehaviourKey, Curves
 from gatewise.paper.experiments.gate_ablation import Removals, has_effect, share_of_one
-from gatewise.paper.experiments.misalignment import best_ratio, slope
+from gatewise.paper.experiments.misalignment import best_ratio, range_of_sums, slope
 from gatewise.paper.experiments.proportion import fewest_or, ring_sizes, shares, unequal
 from gatewise.paper.experiments.stability import Spread, growth, overlaps
 from gatewise.paper.experiments.unlearning import largest_loss
@@ -174,6 +174,8 @@ def test_misalignment_curves() -> None:
     assert math.isnan(best_ratio({**curve, "best": [1.1, 1]}))  # half of the other sizes are as good
     assert math.isnan(best_ratio({**curve, "best": None}))
     assert math.isnan(best_ratio({**curve, "best": [1.1, 0]}, floor=1.0))  # sums of 3 and 3
+    assert range_of_sums({**curve, "OR": [[1.0, 0.1], [1.0, 0.1], [2.5, 0.1]]}) == pytest.approx(1.0)  # 4, 3 and 3.5
+    assert math.isnan(range_of_sums({**curve, "OR": [None] * 3}))
 
 
 def test_stability_of_known_circuits() -> None:

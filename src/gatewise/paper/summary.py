@@ -47,7 +47,7 @@ _CLASSES: dict[str, str] = {
 }
 
 
-Record = Mapping[str, Any]  # of one experiment, as it stands in results.json
+Recorded = Mapping[str, Any]  # of one experiment, as it stands in results.json
 
 
 class _Piece(NamedTuple):
@@ -79,18 +79,18 @@ _HTML = {
 }
 
 
-def recorded(folder: Path, experiment: Experiment, result: Result, run: Mapping[str, Any]) -> Record:
+def recorded(folder: Path, experiment: Experiment, result: Result, run: Mapping[str, Any]) -> Recorded:
     """What an experiment found, and its figures, which are drawn to files. run: its options, settings and versions."""
     names = {}
     for number, (caption, make) in enumerate(result.figures.items(), start=1):
         names[caption] = f"{experiment.name}-{number}" if len(result.figures) > 1 else experiment.name
         draw(make, folder / "figures", names[caption])
     about = {"title": experiment.title, "claim": experiment.claim, "labels": list(experiment.labels)}
-    found: Record = _finite({**about, **run, **result.to_json(), "figures": names})
+    found: Recorded = _finite({**about, **run, **result.to_json(), "figures": names})
     return found
 
 
-def recorded_before(folder: Path, about: Mapping[str, Any]) -> dict[str, Record]:
+def recorded_before(folder: Path, about: Mapping[str, Any]) -> dict[str, Recorded]:
     """What earlier runs left in a folder; an error if they were about something else."""
     path = folder / "results.json"
     if not path.is_file():
@@ -102,12 +102,12 @@ def recorded_before(folder: Path, about: Mapping[str, Any]) -> dict[str, Record]
                 f"{path} has results of the {what} {content['about'][what]}, and these would be of {about[what]}; "
                 "name another folder by --out, or move that one away."
             )
-    found: dict[str, Record] = content["experiments"]
+    found: dict[str, Recorded] = content["experiments"]
     return found
 
 
 def write_summary(
-    folder: Path, experiments: Mapping[str, Record], about: Mapping[str, Any], failed: Mapping[str, str]
+    folder: Path, experiments: Mapping[str, Recorded], about: Mapping[str, Any], failed: Mapping[str, str]
 ) -> None:
     """Write results.json, summary.md and summary.html."""
     pieces = list(_pieces(experiments, about, failed))
@@ -134,7 +134,7 @@ def shown(value: str | int | float | None) -> str:
     return value
 
 
-def _pieces(experiments: Mapping[str, Record], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
+def _pieces(experiments: Mapping[str, Recorded], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
     yield _Piece("title", f"The paper's experiments, preset {about['preset']}")
     versions = "gatewise {gatewise}, torch {torch}, transformers {transformers}, Python {python}"
     made = "; ".join(dict.fromkeys(versions.format(**one["versions"]) for one in experiments.values()))
@@ -157,7 +157,7 @@ def _command(*names: str, options: Sequence[str]) -> str:
     return shlex.join(["gatewise", "reproduce", *names, *options])
 
 
-def _commands(experiments: Mapping[str, Record], every: int) -> list[str]:
+def _commands(experiments: Mapping[str, Recorded], every: int) -> list[str]:
     """What made a page: experiments with the same options by one command."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, one in experiments.items():
@@ -186,7 +186,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
     return " ".join([*said, f"{settings['held_out']} held-out pairs."]) if said else "On planted models."
 
 
-def _experiment_pieces(name: str, one: Record) -> Any:
+def _experiment_pieces(name: str, one: Recorded) -> Any:
     yield _Piece("heading", f"{one['title']} ({name})")
     yield _Piece("text", f"The paper ({', '.join(one['labels'])}): {one['claim']}")
     yield _Piece("command", _command(name, options=one["options"]))
@@ -207,7 +207,7 @@ def _experiment_pieces(name: str, one: Record) -> Any:
         yield _Piece("note", note)
 
 
-def _verdicts(experiments: Mapping[str, Record]) -> Table:
+def _verdicts(experiments: Mapping[str, Recorded]) -> Table:
     """All rulings, the primary ones of each experiment first."""
     rulings = [
         (name, ruling)

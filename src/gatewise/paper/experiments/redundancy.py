@@ -41,6 +41,9 @@ class IndispensableKey(NamedTuple):
     pairs: int  # of a seed of their own
     smallest: float  # share of the KL between the runs
 
+    def __str__(self) -> str:
+        return f"without those that alone cost {self.smallest:.0%}"
+
 
 class RedundancyKey(NamedTuple):
     task: str
