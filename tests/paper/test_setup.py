@@ -117,6 +117,14 @@ def test_an_experiment_does_without_what_is_left_out() -> None:
     assert {task: preset.sizes_for("acdc", graph, task) for task in preset.tasks} == sizes
 
 
+def test_tested_gates_can_be_left_out() -> None:
+    assert QUICK.changed(gates_tested_on=()).tested_tasks == ()
+    assert QUICK.changed(gates_tested_on=("gt",)).tested_tasks == ("gt",)
+    assert PRESETS["smollm2"].changed(tasks=("gt",)).tested_tasks == ()
+    with pytest.raises(GatewiseError, match="gates are to be tested on foo; the tasks are ioi, gt, sa"):
+        QUICK.changed(gates_tested_on=("foo", "gt"))
+
+
 def test_pairs_differ_as_a_variant_says(lab: Lab) -> None:
     def texts(seed: int, variant: Variant = "") -> list[str]:
         return list(lab.pairs("ioi", "eap", seed, variant).clean_text)

@@ -39,6 +39,9 @@ def reproduce_command(
     repeats: Annotated[int | None, typer.Option(help="Another number of removals for each receiver.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Only these tasks, such as ioi,gt.")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these methods, such as eap,acdc.")] = None,
+    tested_gates: Annotated[
+        str | None, typer.Option(help="Tasks with tested gates beside those of the split, such as ioi; or none.")
+    ] = None,
     unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of the stand-in.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="METHOD.key=value of a method.")] = None,
     calibrate: Annotated[
@@ -77,6 +80,7 @@ def reproduce_command(
         "model": model,
         "tasks": _names(tasks),
         "methods": _names(methods),
+        "gates_tested_on": () if tested_gates == "none" else _names(tested_gates),
         "sizes": None if sizes is None else tuple(sorted(set(whole_numbers("--sizes", sizes)))),
         "seeds": seeds,
         "pairs": pairs,

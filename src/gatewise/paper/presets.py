@@ -185,7 +185,13 @@ class Preset:
                 changes[name] = dict.fromkeys(self.pairs, value)
             if name == "sizes" and not isinstance(value, Mapping):
                 changes[name] = dict.fromkeys(self.pairs, tuple(value))
-        return replace(self, **changes).as_committed()
+        found = replace(self, **changes).as_committed()
+        unknown = set(changes.get("gates_tested_on") or ()) - set(map(plain_task, found.tasks))
+        if unknown:
+            raise GatewiseError(
+                f"gates are to be tested on {', '.join(sorted(unknown))}; the tasks are {', '.join(found.tasks)}."
+            )
+        return found
 
 
 def _each(acdc: Any, eap: Any, edge_pruning: Any) -> dict[str, Any]:
