@@ -90,10 +90,10 @@ def test_all_experiments_small(
     arguments += ("--json", "--out", str(tmp_path))
     assert run(monkeypatch, *arguments, "--workers", "2") == 0
     first = json.loads(capsys.readouterr().out)
-    assert set(first["experiments"]) == set(EXPERIMENTS)
+    assert set(first["experiments"]) == set(EXPERIMENTS) - {"redundancy"}  # which needs a method that ranks all edges
     assert first["failed"] == {}
-    assert str(tmp_path) not in first["about"]["command"]
     for name, outcome in first["experiments"].items():
+        assert outcome["options"] == list(arguments[1 : arguments.index("--json")]), name
         assert outcome["tables"], name
         assert outcome["verdicts"], name
         assert all(verdict["because"].strip() for verdict in outcome["verdicts"]), name

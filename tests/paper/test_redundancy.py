@@ -1,6 +1,8 @@
-"""Redundancy: what is indispensable alone stays in place, and among the others planted OR gates show."""
+"""Redundancy: edges that are costly alone stay in place, and circuits of the others are told apart."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -8,29 +10,27 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import evaluate
+from gatewise.gate_types import GateType
 from gatewise.methods import discover
+from gatewise.models import planted_random
 from gatewise.models.planted_random import PlantedModel, random_planted
 from gatewise.paper.claims import Above, decide
-from gatewise.paper.indispensable import indispensable, indispensable_for, strongest_others
+from gatewise.paper.costly import costly_alone, costly_edges, strongest_others
 
 LIMITS = {"candidates": 200, "removed_on": 8, "smallest": 0.05}
 
 
-def _or_edges(planted: PlantedModel) -> list[str]:
-    return [edge for edge, kind in planted.truth.items() if kind == "OR"]
-
-
-def test_indispensable_edges_are_those_that_cost_enough_alone() -> None:
+def test_costly_edges_are_those_that_cost_enough_alone() -> None:
     planted = random_planted(0, dtype=torch.float64)
     setting = Setting(planted.model, planted.pairs)
-    found = indispensable(setting, list(planted.truth), 0.05)
+    found = costly_alone(setting, list(planted.truth), 0.05)
     full = planted.model.graph.full()
     for edge in planted.truth:
         (one,) = evaluate(planted.model, planted.pairs, [full - planted.model.graph.circuit([edge])], random_circuits=0)
         cost = float(one.faithfulness) / float(one.empty.kl_from_full)
         assert (edge in found) == (cost >= 0.05)
         assert found.get(edge, cost) == pytest.approx(cost, abs=1e-9)
-    assert indispensable(setting, [], 0.05) == {}
+    assert costly_alone(setting, [], 0.05) == {}
 
 
 def test_what_is_left_in_place_is_in_no_circuit() -> None:
@@ -45,18 +45,39 @@ def test_what_is_left_in_place_is_in_no_circuit() -> None:
     assert list(found[1].top(3)) == list(circuit.top(5))[2:]
 
 
-def test_what_was_planted_is_seen() -> None:
-    """EAP by Ns finds no OR edge, by Ns+Dn it does: without the indispensable, that is what removing them shows."""
+def _more_complete(planted: PlantedModel, left: dict[str, float], edges: int) -> float:
+    """What removing the Ns+Dn circuit destroys beyond what removing the Ns circuit does."""
+    ranked: dict[str, Circuit] = discover(planted.model, planted.pairs, "eap", ("ns", "ns+dn"), edges=edges)
+    circuits = [strongest_others(one, left, [edges])[0] for one in ranked.values()]
+    ns, both = evaluate(planted.model, planted.pairs, circuits, random_circuits=0)
+    return both.destroyed - ns.destroyed
+
+
+def test_that_or_gates_were_planted_is_seen() -> None:
+    """EAP finds OR edges by Ns+Dn, and not by Ns. None of them is costly alone."""
     more: list[float] = []
     for seed in range(40):
         planted = random_planted(seed, dtype=torch.float64)
-        true = _or_edges(planted)
-        left = indispensable_for(planted.model, planted.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
-        if not true or set(left) & set(true):
-            continue
-        ranked: dict[str, Circuit] = discover(planted.model, planted.pairs, "eap", ("ns", "ns+dn"), edges=len(true))
-        circuits = [strongest_others(one, left, [len(true)])[0] for one in ranked.values()]
-        ns, both = evaluate(planted.model, planted.pairs, circuits, random_circuits=0)
-        more.append(both.destroyed - ns.destroyed)
-    assert len(more) >= 8
+        true = [edge for edge, kind in planted.truth.items() if kind == "OR"]
+        left = costly_edges(planted.model, planted.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
+        assert not set(left) & set(true)
+        more += [_more_complete(planted, left, len(true))] if true else []
+    assert len(more) > 20
+    assert decide(more, Above(0.05)).judgement == "supported"
+
+
+def test_it_does_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any OR gate Ns+Dn is more complete, too: Ns spends edges on AND gates, of which one would do."""
+
+    def no_or(rng: object) -> Iterator[GateType]:
+        while True:
+            yield from ("AND", "ADDER")
+
+    monkeypatch.setattr(planted_random, "_rounds_of_types", no_or)
+    more: list[float] = []
+    for seed in range(20):
+        planted = random_planted(seed, dtype=torch.float64)
+        assert "OR" not in planted.truth.values()
+        left = costly_edges(planted.model, planted.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
+        more.append(_more_complete(planted, left, 5))
     assert decide(more, Above(0.05)).judgement == "supported"

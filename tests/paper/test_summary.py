@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from gatewise.errors import GatewiseError
+from gatewise.paper import runner
+from gatewise.paper.experiments import cost
 from gatewise.paper.presets import QUICK, Preset
 from gatewise.paper.runner import reproduce
 
@@ -32,7 +34,7 @@ def test_experiments_can_be_run_one_by_one(tmp_path: Path) -> None:
     page = (tmp_path / "apart" / "summary.md").read_text()
     assert page.startswith("# The paper's experiments, preset quick")
     assert "\n    gatewise reproduce proportion cost --preset quick\n" in page
-    assert "EAP: 1 seed, 2 pairs each; edges: IOI 8, 20. 4 held-out pairs." in page
+    assert "EAP: 1 seed, 2 pairs each; edges: IOI 8, 20." in page
     assert page.count("\n## ") == 2
 
 
@@ -49,6 +51,38 @@ def test_results_of_other_weights_are_not_written_over(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["about"]["weights"] = "others"
     path.write_text(json.dumps(content))
-    with pytest.raises(GatewiseError, match="has results of the weights others.*another folder by --out"):
+    with pytest.raises(GatewiseError, match="has results of the weights others.*Name another folder by --out"):
         _run(tmp_path, "cost")
     assert json.loads(path.read_text()) == content
+
+
+def test_results_of_other_methods_are_not_replaced(tmp_path: Path) -> None:
+    before = _run(tmp_path, "cost")
+    with pytest.raises(GatewiseError, match=r"has results of cost with EAP on IOI, which this run would replace"):
+        _run(tmp_path, "cost", preset=SMALL.changed(methods=("edge-pruning",)))
+    with pytest.raises(GatewiseError, match=r"has results of cost with EAP on IOI"):
+        _run(tmp_path, "cost", preset=SMALL.changed(tasks=("gt",)))
+    assert json.loads((tmp_path / "results.json").read_text()) == before
+
+
+def test_what_failed_stays_until_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(lab: object, key: object) -> None:
+        raise GatewiseError("there is no clock")
+
+    _run(tmp_path, "proportion")
+    with monkeypatch.context() as broken:
+        broken.setattr(cost, "seconds", fail)
+        with pytest.raises(GatewiseError, match="there is no clock"):
+            _run(tmp_path, "cost")
+    assert "there is no clock" in _run(tmp_path, "proportion")["failed"]["cost"]
+    done = _run(tmp_path, "cost")
+    assert (list(done["experiments"]), done["failed"]) == (["proportion", "cost"], {})
+
+
+def test_all_leaves_out_what_has_no_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redundancy has no use for ACDC: asked for by name that is an error, as one of all it is left out."""
+    monkeypatch.setattr(runner, "EXPERIMENTS", {name: runner.EXPERIMENTS[name] for name in ("redundancy", "capabilities")})
+    acdc = SMALL.changed(methods=("acdc",), parameters={"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}})
+    assert list(_run(tmp_path, "all", preset=acdc)["experiments"]) == ["capabilities"]
+    with pytest.raises(GatewiseError, match="redundancy needs a method that ranks all edges"):
+        _run(tmp_path, "redundancy", preset=acdc)

@@ -162,7 +162,7 @@ def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> No
     assert len(result.rulings) == 4  # both claims, and both with the trunk left in place
     named = result.tables[-1]
     assert named.title == "The trunk"
-    assert all(min(row[2:]) >= SMALL.trunk for row in named.rows if row[0] != "none")
+    assert all(min(row[2:]) >= SMALL.costly for row in named.rows if row[0] != "none")
     left = rows["EAP (Ns+Dn, ours, trunk left in place)", 20]
     assert float(left[0]) >= float(rows["EAP (Ns+Dn, ours)", 20][0])
     assert load_model("tiny").fingerprint == lab.model.fingerprint

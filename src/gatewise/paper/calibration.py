@@ -3,8 +3,8 @@
 A size says something where a circuit of that many edges neither does nothing nor everything: where the mean of EAP's
 Ns and Dn circuits lies between 10 and 90 % of the range from the empty circuit to the full graph. That is asked once
 for each model, task and measure, on pairs that no experiment searches or measures on. Redundancy is completeness with
-all edges left in place that are indispensable alone, which makes other sizes. `gatewise reproduce --calibrate FILE`
-writes it; `calibration.json` has it for the models of the presets, and was there before their results.
+all edges left in place that are costly alone; its range ends where all others are removed. `gatewise reproduce
+--calibrate FILE` writes it; `calibration.json` has it for the models of the presets, from before their results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation import evaluate
 from gatewise.methods import discover
 from gatewise.methods.record import versions
-from gatewise.paper.indispensable import indispensable_for, strongest_others
+from gatewise.paper.costly import costly_edges, strongest_others
 from gatewise.tasks import Task, task
 
 if TYPE_CHECKING:
@@ -69,12 +69,14 @@ def calibration_task(lab: Lab, name: str) -> Task:
 
 
 def redundancy_curves(lab: Lab, own: Task, ranked: Iterable[Circuit], sizes: Sequence[int]) -> list[list[float]]:
-    """What is destroyed by removing the best edges of each ranking that can be done without."""
+    """What is destroyed by removing the best edges of each ranking that are not costly, of what all of them do."""
     preset, model = lab.preset, lab.model
-    limits: dict[str, Any] = {"candidates": preset.candidates, "smallest": preset.trunk}
-    left = indispensable_for(model, own.train, "eap", removed_on=preset.for_removals(preset.pairs["eap"]), **limits)
+    limits: dict[str, Any] = {"candidates": preset.candidates, "smallest": preset.costly}
+    left = costly_edges(model, own.train, "eap", removed_on=preset.for_removals(preset.pairs["eap"]), **limits)
     some = [strongest_others(circuit, left, sizes) for circuit in ranked]
-    return [[one.destroyed for one in evaluate(model, own.test, circuits, random_circuits=0)] for circuits in some]
+    (end,) = evaluate(model, own.test, [~model.graph.circuit(list(left))], random_circuits=0)
+    curves = [evaluate(model, own.test, circuits, random_circuits=0) for circuits in some]
+    return [[one.destroyed / end.destroyed for one in curve] for curve in curves]
 
 
 def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:

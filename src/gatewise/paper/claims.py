@@ -68,13 +68,16 @@ class Between:
         return min(abs(value - end) for end in (self.low, self.high))
 
     def otherwise(self, judgement: Judgement) -> str:
-        bounds = f"at most {self.high:.3g}" if math.isinf(self.low) else f"{self.low:.3g} to {self.high:.3g}"
-        return f"an interval that {'leaves' if judgement == 'supported' else 'reaches'} {bounds}"
+        return f"an interval that {'leaves' if judgement == 'supported' else 'reaches'} {self._bounds}"
+
+    @property
+    def _bounds(self) -> str:
+        if math.isinf(self.high):
+            return f"{self.low:.3g} or more"
+        return f"at most {self.high:.3g}" if math.isinf(self.low) else f"{self.low:.3g} to {self.high:.3g}"
 
     def __str__(self) -> str:
-        if math.isinf(self.low):
-            return f"claimed: at most {self.high:.3g}"
-        return f"claimed: {self.low:.3g} to {self.high:.3g}"
+        return f"claimed: {self._bounds}"
 
 
 Values = Mapping[str, Sequence[float]]  # by task, one for each seed

@@ -74,12 +74,14 @@ class Measurement:
     """One thing to measure, a cell of an experiment.
 
     `work` is a function of a module. The key is a named tuple of plain values: with the circuits of the searches, the
-    held-out pairs of its `task` if it has one, and the model it says all that determines the result.
+    held-out pairs of its `task` if it has one, and the model it says all that determines the result. by_scores: the
+    result depends on the scores of these circuits too.
     """
 
     work: Callable[[Lab, Any], Any]
     key: Any
     searches: tuple[Search, ...] = ()
+    by_scores: bool = False
 
     @property
     def name(self) -> str:

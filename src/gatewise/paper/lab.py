@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,12 @@ class Lab:
 
     def of(self, experiment: str) -> Lab:
         """The same lab, with the methods that an experiment has."""
+        return self.having(self.preset.of(experiment).methods)
+
+    def having(self, methods: tuple[str, ...]) -> Lab:
+        """The same lab, with other methods."""
         lab = copy(self)
-        lab.preset = self.preset.of(experiment)
+        lab.preset = replace(self.preset, methods=methods)
         return lab
 
     @cached_property
@@ -279,15 +285,18 @@ class Lab:
         asked = {
             "work": one.name,
             "key": one.key._asdict(),
-            "circuits": [self._fingerprints(search) for search in one.searches],
+            "circuits": [self._fingerprints(search, one.by_scores) for search in one.searches],
             "held_out": self.held_out(one.key.task).fingerprint if hasattr(one.key, "task") else None,
         }
         about = {"weights": self.model.fingerprint, "dtype": self.preset.dtype, "threads": self.preset.threads}
         return self.store.remember({"what": "measurement", **about, "asked": asked}, lambda: one.work(self, one.key))
 
-    def _fingerprints(self, search: Search) -> list[str]:
-        return [
-            circuit.fingerprint
+    def _fingerprints(self, search: Search, by_scores: bool) -> list[str]:
+        some = [
+            circuit
             for direction in search.directions
             for circuit in self.circuits(search.task, search.method, direction, search.seed, search.variant).values()
         ]
+        found = [circuit.fingerprint for circuit in some]
+        scores = [one.scores.cpu().numpy().tobytes() for one in some if by_scores and one.scores is not None]
+        return found + [sha256(one).hexdigest() for one in dict.fromkeys(scores)]

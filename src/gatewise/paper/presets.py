@@ -33,6 +33,10 @@ def plain_task(task: str) -> str:
     return task.partition(":")[0]
 
 
+class LeftOutError(GatewiseError):
+    """An experiment has nothing to do with the methods that were asked for."""
+
+
 class Fitting(NamedTuple):
     """How it is measured whether Ns and Dn circuits fit."""
 
@@ -81,8 +85,10 @@ class Preset:
     threads: int = 1  # of each process; searches run in several processes instead
     forget: str = STAND_IN  # what to unlearn: the stand-in, the dataset PKU-SafeRLHF, or a file
     forget_sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50)  # edges to remove for unlearning
-    trunk: float = 0.05  # share of the KL between the runs that an edge alone costs if it is indispensable
-    candidates: int = 100  # edges by Ns and by Dn that may be indispensable, the strongest
+    costly: float = (
+        0.05  # share of the KL between the runs from which an edge is costly alone; the trunk is in every task
+    )
+    candidates: int = 100  # edges by Ns and by Dn that may be costly alone, the strongest
     note: str = ""  # what a reader of the results has to know
 
     def sizes_for(self, method: str, graph: Graph, task: str) -> tuple[int, ...]:
@@ -141,7 +147,7 @@ class Preset:
         """For one experiment: without the methods that it does without."""
         some = tuple(one for one in self.methods if experiment not in self.left_out.get(one, ()))
         if not some:
-            raise GatewiseError(f"{experiment} does without {', '.join(self.methods)} in the preset {self.name}.")
+            raise LeftOutError(f"{experiment} does without {', '.join(self.methods)} in the preset {self.name}.")
         return self if some == self.methods else replace(self, methods=some)
 
     def seeds_for(self, experiment: str) -> Mapping[str, int]:
@@ -151,7 +157,7 @@ class Preset:
     def calibrated(self, found: ChosenSizes) -> Preset:
         """With the sizes that a calibration chose."""
         measures = (*MEASURES, REDUNDANCY)
-        by_measure = {measure: {task: one[measure] for task, one in found["tasks"].items()} for measure in measures}
+        by_measure = {m: {task: one[m] for task, one in found["tasks"].items() if m in one} for m in measures}
         return replace(
             self,
             judged_sizes={

@@ -27,8 +27,8 @@ from gatewise.paper.calibration import ChosenSizes, calibrate
 from gatewise.paper.contract import Experiment, Measurement, Search
 from gatewise.paper.experiments import EXPERIMENTS
 from gatewise.paper.lab import Lab
-from gatewise.paper.presets import FORGET, PRESETS, Preset
-from gatewise.paper.summary import recorded, recorded_before, write_summary
+from gatewise.paper.presets import FORGET, PRESETS, LeftOutError, Preset
+from gatewise.paper.summary import check_nothing_is_lost, recorded, recorded_before, write_summary
 from gatewise.paper.tested import TestedKey
 from gatewise.paper.words import DIRECTIONS, METHOD_NAMES
 from gatewise.plan import forecast
@@ -66,13 +66,16 @@ def reproduce(
     lab = Lab(preset, Path(out))
     lab.store.check_writable()
     about = _about(lab)
-    records = recorded_before(lab.folder, about)
+    before = recorded_before(lab.folder, about)
     if preset.needs_calibration:
         lab = Lab(preset.calibrated(_calibration(lab)), Path(out))
     run = _Run(lab, workers or os.cpu_count() or 1, ray, log)
-    wanted, failed = run.wanted(chosen)
-    every = run.begin(wanted)
+    wanted, failed = run.wanted(chosen, every="all" in names)
     more = ["--preset", preset.name] if options is None else list(options)
+    asked = {name: settings(lab, some) for name, some in wanted.items()}
+    for name, own in asked.items():
+        check_nothing_is_lost(lab.folder, name, before.experiments.get(name), own)
+    every = run.begin(wanted)
     for experiment in [one for one in chosen if one.name in wanted]:
         started, some = time.monotonic(), wanted[experiment.name]
         try:
@@ -80,14 +83,14 @@ def reproduce(
             if problems:
                 raise GatewiseError(next(iter(problems.values())))
             result = judged(lab.of(experiment.name), experiment, some)
-            own = {"options": more, "settings": settings(lab, some), "versions": versions()}
-            records[experiment.name] = recorded(lab.folder, experiment, result, own)
+            run_on = {"options": more, "settings": asked[experiment.name], "versions": versions()}
+            record = recorded(lab.folder, experiment, result, run_on)
+            before = recorded_before(lab.folder, about).joined(experiment.name, record, EXPERIMENTS)
         except GatewiseError as error:
             failed[experiment.name] = str(error)
         ended = "failed" if experiment.name in failed else "done"
         run.say(f"{experiment.name}: {ended} after {_duration(time.monotonic() - started)}")
-        records = {name: records[name] for name in EXPERIMENTS if name in records}
-        write_summary(lab.folder, records, about, failed)  # after each, so that none is lost
+        write_summary(lab.folder, before.with_failed(failed), about, len(EXPERIMENTS))  # after each: none is lost
     if failed:
         raise GatewiseError(
             f"{len(failed)} of {len(chosen)} experiments failed: "
@@ -149,8 +152,13 @@ class _Run:
         if self.log:
             sys.stderr.write(text + "\n")
 
-    def wanted(self, chosen: Sequence[Experiment]) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
-        """What experiments want to be measured, and why some cannot run, said at once; an error if none can."""
+    def wanted(
+        self, chosen: Sequence[Experiment], *, every: bool
+    ) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+        """What experiments want to be measured, and why some cannot run, said at once; an error if none can.
+
+        every: if all there are were asked for, those that do without all of the methods are left out.
+        """
         _ = self.lab.model  # without it none can
         wanted: dict[str, list[Measurement]] = {}
         unready: dict[str, str] = {}
@@ -162,6 +170,8 @@ class _Run:
             except GatewiseError as error:
                 if len(chosen) == 1:
                     raise
+                if every and isinstance(error, LeftOutError):
+                    continue
                 unready[experiment.name] = str(error)
                 self.say(f"{experiment.name} cannot run and is left out: {error}")
         return wanted, unready
@@ -250,8 +260,7 @@ def _in_lab(task: Any, place: tuple[Callable[[Lab, Any], object], Preset, str]) 
 def _about(lab: Lab) -> dict[str, Any]:
     """What all experiments of a folder have in common."""
     preset = lab.preset
-    gone = {m: some for m, some in preset.left_out.items() if m in preset.methods}
-    without = "; ".join(f"{METHOD_NAMES[m]} in {', '.join(some)}" for m, some in gone.items())
+    without = "; ".join(f"{METHOD_NAMES[m]} in {', '.join(some)}" for m, some in preset.left_out.items())
     declared = [
         f"Declared beforehand: differences up to {preset.smallest:g} do not matter ({preset.smallest_cost:g} for "
         f"ratios of times); what is removed together and changes less than {preset.floor:.0%} of the KL between the "
@@ -260,13 +269,13 @@ def _about(lab: Lab) -> dict[str, Any]:
         preset.note,
     ]
     return {
-        "experiments": len(EXPERIMENTS),
         "preset": preset.name,
         "model": preset.model,
         "edges": lab.model.graph.n_edges,
         "weights": lab.model.fingerprint,
         "dtype": preset.dtype,
         "threads": preset.threads,
+        "held_out": preset.held_out,
         "declared": " ".join(filter(None, declared)),
     }
 
@@ -287,7 +296,7 @@ def settings(lab: Lab, measurements: Sequence[Measurement]) -> dict[str, Any]:
             own["edges"][search.task] = sorted({*known, *(sizes or lab.sizes(search.method, search.task))})
     gates = [one.key for one in measurements if isinstance(one.key, TestedKey)]
     tested = {"seeds": len({key.seed for key in gates}), "pairs": preset.gate_pairs} if gates else None
-    return {"held_out": preset.held_out, "methods": methods, "tested_gates": tested}
+    return {"methods": methods, "tested_gates": tested}
 
 
 def _duration(seconds: float) -> str:

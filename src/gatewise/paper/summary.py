@@ -11,6 +11,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,28 +91,61 @@ def recorded(folder: Path, experiment: Experiment, result: Result, run: Mapping[
     return found
 
 
-def recorded_before(folder: Path, about: Mapping[str, Any]) -> dict[str, Recorded]:
+@dataclass(frozen=True)
+class Records:
+    """What is in a folder: what experiments found, and why others failed."""
+
+    experiments: Mapping[str, Recorded] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def joined(self, name: str, record: Recorded, order: Iterable[str]) -> Records:
+        """With one experiment more, or anew."""
+        every = {**self.experiments, name: record}
+        return Records(
+            {one: every[one] for one in order if one in every},
+            {one: why for one, why in self.failed.items() if one != name},
+        )
+
+    def with_failed(self, failed: Mapping[str, str]) -> Records:
+        return Records(self.experiments, {**self.failed, **failed})
+
+
+def recorded_before(folder: Path, about: Mapping[str, Any]) -> Records:
     """What earlier runs left in a folder; an error if they were about something else."""
     path = folder / "results.json"
     if not path.is_file():
-        return {}
+        return Records()
     content = json.loads(path.read_text())
     for what in ("preset", "weights"):
-        if content["about"][what] != about[what]:
+        known = content["about"][what]
+        if known != about[what]:
+            said = known if isinstance(known, str) else "an older gatewise"
             raise GatewiseError(
-                f"{path} has results of the {what} {content['about'][what]}, and these would be of {about[what]}; "
-                "name another folder by --out, or move that one away."
+                f"{path} has results of the {what} {said}, and these would be of {about[what]}. Name another folder by "
+                "--out, or move that file away."
             )
-    found: dict[str, Recorded] = content["experiments"]
-    return found
+    return Records(content["experiments"], content["failed"])
 
 
-def write_summary(
-    folder: Path, experiments: Mapping[str, Recorded], about: Mapping[str, Any], failed: Mapping[str, str]
-) -> None:
-    """Write results.json, summary.md and summary.html."""
-    pieces = list(_pieces(experiments, about, failed))
-    results = _finite({"about": about, "experiments": experiments, "failed": failed})
+def check_nothing_is_lost(folder: Path, name: str, before: Recorded | None, settings: Mapping[str, Any]) -> None:
+    """An experiment that is run again replaces what it had: with fewer methods or tasks, that would be lost."""
+
+    def pairs(some: Mapping[str, Any]) -> set[tuple[str, str]]:
+        return {(method, task) for method, own in some["methods"].items() for task in own["edges"]}
+
+    lost = pairs(before["settings"]) - pairs(settings) if before else set()
+    if lost:
+        method, task = min(lost)
+        raise GatewiseError(
+            f"{folder} has results of {name} with {METHOD_NAMES[method]} on {task_name(task)}, which this run would "
+            "replace and does not have. Name another folder by --out, or run it with all methods and tasks."
+        )
+
+
+def write_summary(folder: Path, records: Records, about: Mapping[str, Any], every: int) -> None:
+    """Write results.json, summary.md and summary.html. every: how many experiments there are in all."""
+    pieces = list(_pieces(records, about, every))
+    results = _finite({"about": about, "experiments": records.experiments, "failed": records.failed})
     pages = {
         "results.json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
         "summary.md": _markdown(pieces),
@@ -134,21 +168,24 @@ def shown(value: str | int | float | None) -> str:
     return value
 
 
-def _pieces(experiments: Mapping[str, Recorded], about: Mapping[str, Any], failed: Mapping[str, str]) -> Any:
+def _pieces(records: Records, about: Mapping[str, Any], every: int) -> Any:
+    experiments = records.experiments
     yield _Piece("title", f"The paper's experiments, preset {about['preset']}")
     versions = "gatewise {gatewise}, torch {torch}, transformers {transformers}, Python {python}"
     made = "; ".join(dict.fromkeys(versions.format(**one["versions"]) for one in experiments.values()))
     yield _Piece(
         "text",
         f"Model {about['model']} ({about['edges']:,} edges), {about['dtype']}, {about['threads']} thread per process. "
-        f"Made with {made or 'nothing yet'}. Circuits are measured on held-out pairs, which no search has seen.",
+        f"Made with {made or 'nothing yet'}. Circuits are measured on {about['held_out']} held-out pairs, which no "
+        "search has seen, or on some of them where that is said.",
     )
-    for command in _commands(experiments, int(about["experiments"])):
+    for command in _commands(experiments, every):
         yield _Piece("command", command)
     yield _Piece("text", about["declared"])
     yield _Piece("table", _verdicts(experiments))
-    for name, why in failed.items():
-        yield _Piece("verdict", f"The experiment {name} failed: {why}", "contradicted")
+    for name, why in records.failed.items():
+        again = ". What is below is of an earlier run" if name in experiments else ""
+        yield _Piece("verdict", f"The experiment {name} failed: {why}{again}", "contradicted")
     for name, one in experiments.items():
         yield from _experiment_pieces(name, one)
 
@@ -183,7 +220,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
     ]
     tested = settings["tested_gates"]
     said += [f"Tested gates: {seeds(tested)}."] if tested else []
-    return " ".join([*said, f"{settings['held_out']} held-out pairs."]) if said else "On planted models."
+    return " ".join(said) or "On planted models."
 
 
 def _experiment_pieces(name: str, one: Recorded) -> Any:

@@ -192,7 +192,7 @@ def edges_table(measured: Measured) -> Table | None:
     return Table("Edges that ACDC keeps at its tau", columns, rows, note) if rows else None
 
 
-def tables(lab: Lab, curves: Curves, title: str) -> list[Table]:
+def tables(lab: Lab, curves: Curves, title: str, end: str = "empty circuit (corrupted run)") -> list[Table]:
     """The paper's layout, for each task: sizes down, methods and directions across; then what stands beside them."""
     seeds = seeds_note(lab.preset.seeds, lab.preset.methods)
     found = []
@@ -203,7 +203,7 @@ def tables(lab: Lab, curves: Curves, title: str) -> list[Table]:
                 if of == task and variant in variants:
                     name = f"{METHOD_NAMES[method]} {DIRECTION_NAMES[direction]}{variant and f', {variant}'}"
                     columns.setdefault(name, {})[size] = mean_and_deviation(values)
-            ends = f"Whole model {full:.3g}, empty circuit (corrupted run) {empty:.3g}."
+            ends = f"Whole model {full:.3g}, {end} {empty:.3g}."
             note = f"Mean ± deviation over seeds ({seeds}), {lab.preset.held_out} held-out pairs. {ends}"
             what = "" if variants == ("",) else " (circuits chosen otherwise)"
             if columns:
@@ -211,8 +211,10 @@ def tables(lab: Lab, curves: Curves, title: str) -> list[Table]:
     return found
 
 
-def figure(lab: Lab, curves: Curves, label: str) -> Callable[[], Figure]:
-    """Panels: tasks down, methods across; a line for each direction, with its 95 % interval."""
+def figure(
+    lab: Lab, curves: Curves, label: str, ends: Sequence[str] = ("whole model", "empty circuit")
+) -> Callable[[], Figure]:
+    """Panels: tasks down, methods across; a line for each direction, with its 95 % interval. ends: their names."""
 
     def fill(at: Any, task: str, method: str) -> None:
         sizes = curves.sizes(task, method)
@@ -222,7 +224,7 @@ def figure(lab: Lab, curves: Curves, label: str) -> Callable[[], Figure]:
             look = direction_style(direction)
             places = [size * _STEP ** (place - 1) for size in sizes] if len(sizes) == 1 else sizes
             at.errorbar(places, means, errors(means, map(sign_flip_interval, line)), capsize=2, **look)
-        for end, name, style in zip(curves.ends[task], ("whole model", "empty circuit"), "-:", strict=True):
+        for end, name, style in zip(curves.ends[task], ends, "-:", strict=True):
             at.axhline(end, color=BASELINE_COLOUR, linewidth=0.8, linestyle=style, label=name)
         size_axis(at, sizes)
 

@@ -268,14 +268,15 @@ def _rulings(lab: Lab, measured: Measured, method: str, floor: Mapping[str, floa
         ),
         Claim(
             "The scores depend on how many edges Dn has (implied: else there is no best ratio).",
-            "largest less smallest sum of both scores over sizes of Dn, as a share of the KL between the runs",
+            "largest less smallest sum of both scores over sizes of Dn, to which noise adds, as a share of the KL "
+            "between the runs",
             {
                 task_name(task): [
                     lab.preset.floor * range_of_sums(found["curves"]["sound"]) / floor[task] for found in some
                 ]
                 for task, some in mine.items()
             },
-            Above(lab.preset.floor),
+            Between(lab.preset.floor, math.inf),
             paper="a figure",
         ),
         Claim(

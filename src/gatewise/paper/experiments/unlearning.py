@@ -22,9 +22,9 @@ from gatewise.engine.setting import Setting
 from gatewise.methods.contract import SearchDirection
 from gatewise.paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise.paper.contract import Experiment, Measured, Measurement, Result, Search, Table, of_kind
+from gatewise.paper.costly import costly_alone
 from gatewise.paper.experiments.ends import ends_of, ends_to_measure
 from gatewise.paper.figures import BASELINE_COLOUR, LINES, Figure, filled, legend_below, size_axis
-from gatewise.paper.indispensable import indispensable
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, Preset
 from gatewise.paper.published import UNLEARNING
@@ -89,14 +89,14 @@ def trunk(lab: Lab, key: TrunkKey) -> dict[str, list[float]]:
     costs: dict[str, list[float]] = {edge: [] for edge in largest.top(_CANDIDATES)}
     for task in key.tasks:
         setting = Setting.of(lab.model, lab.pairs(task, "eap", key.seed)[: key.pairs])
-        found = indispensable(setting, list(costs), key.smallest)
+        found = costly_alone(setting, list(costs), key.smallest)
         costs = {edge: [*costs[edge], one] for edge, one in found.items()}
     return costs
 
 
 def _trunk_of(preset: Preset, method: str, direction: SearchDirection, seed: int) -> TrunkKey:
     pairs = preset.for_removals(preset.pairs["eap"])
-    return TrunkKey(FORGET, method, direction, seed, preset.tasks, preset.trunk, pairs)
+    return TrunkKey(FORGET, method, direction, seed, preset.tasks, preset.costly, pairs)
 
 
 def _to_measure(key: TrunkKey) -> Measurement:
@@ -183,7 +183,7 @@ def _trunk_table(lab: Lab, measured: Measured) -> Table:
     ] or [["none", 0, *[None] * len(lab.preset.tasks)]]
     pairs = lab.preset.for_removals(lab.preset.pairs["eap"])
     note = (
-        f"Removing one of them alone costs every task at least {lab.preset.trunk:.0%} of the KL between the runs, on "
+        f"Removing one of them alone costs every task at least {lab.preset.costly:.0%} of the KL between the runs, on "
         f"{pairs} pairs; the {_CANDIDATES} strongest edges of each circuit were asked. Of "
         f"{len(every)} circuits (all methods, directions and seeds)."
     )

@@ -1,7 +1,7 @@
-"""Edges that are indispensable alone: removing one of them from the full graph costs a share of what there is to lose.
+"""Edges that are costly alone: removing just one of them from the full graph loses a good part of the task.
 
-They are no part of any redundancy. Whoever removes them removes everything, so that what else a circuit has does not
-show: unlearning leaves those in place that every task needs, redundancy those that its own task needs.
+A circuit that has them loses the task whatever else it has, so that the rest of it does not show. Unlearning leaves
+those in place that every task needs, redundancy those that its own task needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.tasks.pairs import Pairs
 
 
-def indispensable(setting: Setting, edges: Sequence[str], smallest: float) -> dict[str, float]:
+def costly_alone(setting: Setting, edges: Sequence[str], smallest: float) -> dict[str, float]:
     """Of some edges those whose removal alone costs enough, and what it costs, in shares of the KL between the runs."""
     clean, corrupted = (log_probabilities(setting.last_logits(side)) for side in ("clean", "corrupted"))
     between = float(kl_divergence(clean, corrupted).mean())
@@ -29,7 +29,7 @@ def indispensable(setting: Setting, edges: Sequence[str], smallest: float) -> di
     return {edge: cost for edge, cost in zip(edges, costs, strict=True) if cost >= smallest}
 
 
-def indispensable_for(
+def costly_edges(
     model: Model, pairs: Pairs, method: str, *, candidates: int, removed_on: int, smallest: float
 ) -> dict[str, float]:
     """Those of a task: of the strongest edges that a method finds by Ns and by Dn on some pairs, the dearest first.
@@ -39,7 +39,7 @@ def indispensable_for(
     count = min(candidates, model.graph.n_edges)
     found = discover(model, pairs, method, direction=("ns", "dn"), edges=count)
     edges = dict.fromkeys(edge for circuit in found.values() for edge in circuit.edges)
-    costs = indispensable(Setting(model, pairs[:removed_on]), list(edges), smallest)
+    costs = costly_alone(Setting(model, pairs[:removed_on]), list(edges), smallest)
     return dict(sorted(costs.items(), key=lambda item: -item[1]))
 
 
