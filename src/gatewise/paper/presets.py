@@ -266,7 +266,7 @@ LAPTOP = Preset(
         "completeness-metrics": _each(1, 6, 1),
     },
     note="Where a method has fewer than six seeds its rows describe and decide nothing. Edge Pruning has pages of its "
-    "own, by --methods edge-pruning: it trains for three minutes, twice for Ns, Dn and Ns+Dn.",
+    "own, by --methods edge-pruning --out FOLDER: it trains for three minutes, twice for Ns, Dn and Ns+Dn.",
 ).as_committed()
 SMOLLM2 = Preset(
     name="smollm2",
