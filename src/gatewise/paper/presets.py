@@ -276,10 +276,10 @@ SMOLLM2 = Preset(
     seeds=_each(3, 20, 1),
     own_seeds={
         **_LAPTOP_SEEDS,
-        "unlearning": _each(1, 6, 1),
+        "unlearning": _each(1, 3, 1),
         "contribution": _each(1, 6, 1),
         "misalignment": _each(1, 6, 1),
-        "completeness-metrics": _each(1, 6, 1),
+        "completeness-metrics": _each(1, 3, 1),
     },
     gates_tested_on=("ioi",),
     note="Gemma-3-270M decides; this model stands beside it, with EAP alone (--methods acdc or edge-pruning runs "
