@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically
-from gatewise.paper.claims import JUDGEMENTS, Judgement
+from gatewise.paper.claims import JUDGEMENTS
 from gatewise.paper.contract import Experiment, Result, Table
 from gatewise.paper.figures import draw
 from gatewise.paper.words import METHOD_NAMES, task_name
@@ -37,7 +37,7 @@ img { max-width: 100%; background: white; border-radius: 4px; }
 .supported { --judged: #009E73; } .contradicted { --judged: #D55E00; }
 .equal { --judged: #0072B2; } .open { --judged: #888; }
 code { background: var(--soft); padding: .1rem .3rem; border-radius: 3px; }
-pre { background: var(--soft); padding: .6rem; overflow-x: auto; }
+pre { background: var(--soft); padding: .6rem; white-space: pre-wrap; }
 """
 _LONG = 30  # characters, from which a cell may be broken into lines
 _CLASSES: dict[str, str] = {
@@ -182,7 +182,8 @@ def _pieces(records: Records, about: Mapping[str, Any], every: int) -> Any:
     for command in _commands(experiments, every):
         yield _Piece("command", command)
     yield _Piece("text", about["declared"])
-    yield _Piece("table", _verdicts(experiments))
+    for table in _verdicts(experiments):
+        yield _Piece("table", table)
     for name, why in records.failed.items():
         again = ". What is below is of an earlier run" if name in experiments else ""
         yield _Piece("verdict", f"The experiment {name} failed: {why}{again}", "contradicted")
@@ -244,40 +245,32 @@ def _experiment_pieces(name: str, one: Recorded) -> Any:
         yield _Piece("note", note)
 
 
-def _verdicts(experiments: Mapping[str, Recorded]) -> Table:
-    """All rulings, the primary ones of each experiment first."""
-    rulings = [
-        (name, ruling)
-        for name, one in experiments.items()
-        for ruling in sorted(one["verdicts"], key=lambda ruling: not ruling["primary"])
-    ]
+def _verdicts(experiments: Mapping[str, Recorded]) -> list[Table]:
+    """All rulings: what is primary, or has nothing random, stands apart from what is exploratory."""
+    rulings = [(name, ruling) for name, one in experiments.items() for ruling in one["verdicts"]]
     tasks = list(dict.fromkeys(task for _, ruling in rulings for task in ruling["tasks"]))
-    rows = [
-        (
-            name,
-            ruling["claim"],
-            ruling["method"],
-            ruling["standing"],
-            ruling["judgement"],
-            *(ruling["tasks"][task]["judgement"] if task in ruling["tasks"] else "" for task in tasks),
-            ruling["effect"],
-            ruling["paper"],
-            ruling["otherwise"],
-        )
-        for name, ruling in rulings
-    ]
-
-    def counted(some: Sequence[Judgement]) -> str:
-        return ", ".join(f"{judgement} {some.count(judgement)}" for judgement in JUDGEMENTS)
-
-    primary = [ruling["judgement"] for _, ruling in rulings if ruling["primary"]]
-    note = (
-        f"Of {len(primary)} primary claims: {counted(primary)}. Of all {len(rows)}: "
-        f"{counted([ruling['judgement'] for _, ruling in rulings])}. By exact sign flips over seeds; what each effect "
-        "is stands with its experiment."
-    )
-    columns = ("experiment", "the paper's claim", "method", "standing", "verdict", *tasks)
-    return Table("Verdicts", (*columns, "effect", "the paper", "what would change our mind"), rows, note)
+    columns = ("experiment", "the paper's claim", "method", "verdict", *tasks)
+    tables = []
+    for title, exploratory in (("Primary claims", False), ("Exploratory claims", True)):
+        some = [(name, one) for name, one in rulings if (one["standing"] == "exploratory") == exploratory]
+        rows = [
+            (
+                name,
+                ruling["claim"],
+                ruling["method"],
+                ruling["judgement"],
+                *(ruling["tasks"][task]["judgement"] if task in ruling["tasks"] else "" for task in tasks),
+                ruling["effect"],
+                ruling["paper"],
+                ruling["otherwise"],
+            )
+            for name, ruling in some
+        ]
+        judged = [ruling["judgement"] for _, ruling in some]
+        counted = ", ".join(f"{judgement} {judged.count(judgement)}" for judgement in JUDGEMENTS)
+        note = f"Of {len(rows)}: {counted}. By exact sign flips over seeds; what an effect is stands with its experiment."
+        tables.append(Table(title, (*columns, "effect", "the paper", "what would change our mind"), rows, note))
+    return [table for table in tables if table.rows]
 
 
 def overview(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
