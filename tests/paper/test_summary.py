@@ -81,7 +81,8 @@ def test_what_failed_stays_until_it_is_done(tmp_path: Path, monkeypatch: pytest.
 
 def test_all_leaves_out_what_has_no_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redundancy has no use for ACDC: asked for by name that is an error, as one of all it is left out."""
-    monkeypatch.setattr(runner, "EXPERIMENTS", {name: runner.EXPERIMENTS[name] for name in ("redundancy", "capabilities")})
+    two = {name: runner.EXPERIMENTS[name] for name in ("redundancy", "capabilities")}
+    monkeypatch.setattr(runner, "EXPERIMENTS", two)
     acdc = SMALL.changed(methods=("acdc",), parameters={"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}})
     assert list(_run(tmp_path, "all", preset=acdc)["experiments"]) == ["capabilities"]
     with pytest.raises(GatewiseError, match="redundancy needs a method that ranks all edges"):

@@ -28,7 +28,8 @@ from gatewise.paper.contract import Experiment, Measurement, Search
 from gatewise.paper.experiments import EXPERIMENTS
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import FORGET, PRESETS, LeftOutError, Preset
-from gatewise.paper.summary import check_nothing_is_lost, recorded, recorded_before, write_summary
+from gatewise.paper.records import check_nothing_is_lost, recorded, recorded_before
+from gatewise.paper.summary import write_summary
 from gatewise.paper.tested import TestedKey
 from gatewise.paper.words import DIRECTIONS, METHOD_NAMES
 from gatewise.plan import forecast

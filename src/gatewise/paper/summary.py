@@ -1,7 +1,6 @@
-"""The pages of a reproduction: the results as JSON, one page in Markdown, one in HTML, the figures beside them.
+"""The pages of a reproduction: the records as JSON, one page in Markdown, one in HTML, the figures beside them.
 
-`results.json` is the record: what an experiment found, on what, and by which command. Both pages are written from it
-alone, so that they cannot differ, and so that experiments may be run one by one: what an earlier run recorded stays.
+Both pages are written from the same pieces, and these from the records alone, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically
 from gatewise.paper.claims import JUDGEMENTS
-from gatewise.paper.contract import Experiment, Result, Table
-from gatewise.paper.figures import draw
+from gatewise.paper.contract import Table
+from gatewise.paper.records import Recorded, Records, finite
 from gatewise.paper.words import METHOD_NAMES, task_name
 
 _STYLE = """
@@ -46,9 +43,6 @@ _CLASSES: dict[str, str] = {
     "no difference": "equal",
     "cannot tell": "open",
 }
-
-
-Recorded = Mapping[str, Any]  # of one experiment, as it stands in results.json
 
 
 class _Piece(NamedTuple):
@@ -80,72 +74,10 @@ _HTML = {
 }
 
 
-def recorded(folder: Path, experiment: Experiment, result: Result, run: Mapping[str, Any]) -> Recorded:
-    """What an experiment found, and its figures, which are drawn to files. run: its options, settings and versions."""
-    names = {}
-    for number, (caption, make) in enumerate(result.figures.items(), start=1):
-        names[caption] = f"{experiment.name}-{number}" if len(result.figures) > 1 else experiment.name
-        draw(make, folder / "figures", names[caption])
-    about = {"title": experiment.title, "claim": experiment.claim, "labels": list(experiment.labels)}
-    found: Recorded = _finite({**about, **run, **result.to_json(), "figures": names})
-    return found
-
-
-@dataclass(frozen=True)
-class Records:
-    """What is in a folder: what experiments found, and why others failed."""
-
-    experiments: Mapping[str, Recorded] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
-
-    def joined(self, name: str, record: Recorded, order: Iterable[str]) -> Records:
-        """With one experiment more, or anew."""
-        every = {**self.experiments, name: record}
-        return Records(
-            {one: every[one] for one in order if one in every},
-            {one: why for one, why in self.failed.items() if one != name},
-        )
-
-    def with_failed(self, failed: Mapping[str, str]) -> Records:
-        return Records(self.experiments, {**self.failed, **failed})
-
-
-def recorded_before(folder: Path, about: Mapping[str, Any]) -> Records:
-    """What earlier runs left in a folder; an error if they were about something else."""
-    path = folder / "results.json"
-    if not path.is_file():
-        return Records()
-    content = json.loads(path.read_text())
-    for what in ("preset", "weights"):
-        known = content["about"][what]
-        if known != about[what]:
-            said = known if isinstance(known, str) else "an older gatewise"
-            raise GatewiseError(
-                f"{path} has results of the {what} {said}, and these would be of {about[what]}. Name another folder by "
-                "--out, or move that file away."
-            )
-    return Records(content["experiments"], content["failed"])
-
-
-def check_nothing_is_lost(folder: Path, name: str, before: Recorded | None, settings: Mapping[str, Any]) -> None:
-    """An experiment that is run again replaces what it had: with fewer methods or tasks, that would be lost."""
-
-    def pairs(some: Mapping[str, Any]) -> set[tuple[str, str]]:
-        return {(method, task) for method, own in some["methods"].items() for task in own["edges"]}
-
-    lost = pairs(before["settings"]) - pairs(settings) if before else set()
-    if lost:
-        method, task = min(lost)
-        raise GatewiseError(
-            f"{folder} has results of {name} with {METHOD_NAMES[method]} on {task_name(task)}, which this run would "
-            "replace and does not have. Name another folder by --out, or run it with all methods and tasks."
-        )
-
-
 def write_summary(folder: Path, records: Records, about: Mapping[str, Any], every: int) -> None:
     """Write results.json, summary.md and summary.html. every: how many experiments there are in all."""
     pieces = list(_pieces(records, about, every))
-    results = _finite({"about": about, "experiments": records.experiments, "failed": records.failed})
+    results = finite({"about": about, "experiments": records.experiments, "failed": records.failed})
     pages = {
         "results.json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
         "summary.md": _markdown(pieces),
@@ -268,7 +200,7 @@ def _verdicts(experiments: Mapping[str, Recorded]) -> list[Table]:
         ]
         judged = [ruling["judgement"] for _, ruling in some]
         counted = ", ".join(f"{judgement} {judged.count(judgement)}" for judgement in JUDGEMENTS)
-        note = f"Of {len(rows)}: {counted}. By exact sign flips over seeds; what an effect is stands with its experiment."
+        note = f"Of {len(rows)}: {counted}. By exact sign flips over seeds; experiments say what their effects are."
         tables.append(Table(title, (*columns, "effect", "the paper", "what would change our mind"), rows, note))
     return [table for table in tables if table.rows]
 
@@ -364,12 +296,3 @@ def _number_columns(table: Table) -> list[bool]:
         bool(cells) and all(not isinstance(cell, str) or cell.lstrip("-+~")[:1].isdigit() for cell in cells)
         for cells in columns
     ]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
