@@ -85,9 +85,7 @@ class Preset:
     threads: int = 1  # of each process; searches run in several processes instead
     forget: str = STAND_IN  # what to unlearn: the stand-in, the dataset PKU-SafeRLHF, or a file
     forget_sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50)  # edges to remove for unlearning
-    costly: float = (
-        0.05  # share of the KL between the runs from which an edge is costly alone; the trunk is in every task
-    )
+    costly: float = 0.05  # share of the KL between the runs that an edge costs alone if it is costly
     candidates: int = 100  # edges by Ns and by Dn that may be costly alone, the strongest
     note: str = ""  # what a reader of the results has to know
 

@@ -266,7 +266,7 @@ def _about(lab: Lab) -> dict[str, Any]:
         f"Declared beforehand: differences up to {preset.smallest:g} do not matter ({preset.smallest_cost:g} for "
         f"ratios of times); what is removed together and changes less than {preset.floor:.0%} of the KL between the "
         "runs has no effect. A seed has pairs of its own and seeds the method.",
-        f"Left out, since it would take too long: {without}." if without else "",
+        f"Left out: {without}." if without else "",
         preset.note,
     ]
     return {

@@ -25,7 +25,7 @@ from gatewise.paper.costly import costly_edges, strongest_others
 from gatewise.paper.experiments.curves import ACCURACIES, COMPLETENESS, Curves, figure, read, tables
 from gatewise.paper.lab import Lab
 from gatewise.paper.presets import LeftOutError, Preset, plain_task
-from gatewise.paper.words import DIRECTIONS, METHOD_NAMES, task_name
+from gatewise.paper.words import DIRECTION_NAMES, DIRECTIONS, METHOD_NAMES, task_name
 
 _END = "without all other edges"
 _AT = "by the plain measure, IOI, 1,000 edges"
@@ -179,7 +179,8 @@ def _rulings(lab: Lab, kl: Curves, accuracy: Curves, method: str) -> list[Ruling
     sizes = {task: _judged(lab, task, method) for task in lab.preset.tasks}
 
     def more(one: SearchDirection, other: SearchDirection, text: str, paper: str) -> Claim:
-        what = f"KL(G\\C || G) of {one} less that of {other}, as a share of what removing all others does"
+        compared = f"{DIRECTION_NAMES[one]} less that of {DIRECTION_NAMES[other]}"
+        what = f"KL(G\\C || G) of {compared}, as a share of what removing all others does"
         return Claim(text, what, kl.differences(one, other, method, sizes, share=True), paper=f"{paper} {_AT}")
 
     return rules(
