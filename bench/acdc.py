@@ -31,10 +31,10 @@ from shapes import lively_gpt2, random_prompts
 
 import gatewise as gw
 from gatewise.engine.setting import Setting
-from gatewise.methods.acdc import ACDC, Acdc, notes_of
-from gatewise.methods.acdc_tau import next_threshold
-from gatewise.methods.contract import Problem
-from gatewise.methods.offered import AcdcConfig
+from gatewise.methods.acdc._threshold import next_threshold
+from gatewise.methods.acdc.search import ACDC, Acdc, notes_of
+from gatewise.methods.base import Problem
+from gatewise.methods.configs import AcdcConfig
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs

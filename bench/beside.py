@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from shapes import lively_gpt2, random_prompts
 
-from gatewise.engine.circuits import run_circuit
+from gatewise.engine.running import run_circuit
 from gatewise.methods import discover, score_edges
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs

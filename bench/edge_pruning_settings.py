@@ -30,8 +30,8 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
 from gatewise.methods import discover
+from gatewise.methods.configs import EdgePruningConfig
 from gatewise.methods.edge_pruning import Objective
-from gatewise.methods.offered import EdgePruningConfig
 
 PUBLISHED: dict[str, Any] = {
     "steps": 3000,

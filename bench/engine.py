@@ -29,11 +29,11 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.circuits import dense_mask, run_circuit
-from gatewise.engine.dense import DenseEngine
-from gatewise.engine.runs import both_runs
+from gatewise.engine.forward.dense import DenseEngine
+from gatewise.engine.forward.sparse import SparseEngine
+from gatewise.engine.running import dense_mask, run_circuit
+from gatewise.engine.runs.activations import both_runs
 from gatewise.engine.setting import Setting
-from gatewise.engine.sparse import SparseEngine
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
@@ -87,8 +87,8 @@ def attribution() -> dict[str, Job]:
 
 def edge_pruning() -> dict[str, Job]:
     """A training step of Edge Pruning on 32 pairs of 15 tokens that differ from the first token on, in its midst."""
+    from gatewise.methods.configs import EdgePruningConfig
     from gatewise.methods.edge_pruning import Goal, Objective, Training, take_step
-    from gatewise.methods.offered import EdgePruningConfig
 
     model, pairs = different_from_the_start()
     config, edges = EdgePruningConfig(), model.graph.n_edges

@@ -24,13 +24,13 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import select_edges
-from gatewise.logic.discovery import Interactions
-from gatewise.logic.interactions import Interaction
+from gatewise.gates.testing.gate_test import Interaction
+from gatewise.gates.testing.search import Interactions
 from gatewise.report.data import report_data
-from gatewise.report.evidence import strongest_nodes
 from gatewise.report.investigation import SEARCHES, Investigation, investigate
-from gatewise.report.nodes import ShownNodes
+from gatewise.report.node_behaviour import ShownNodes
 from gatewise.report.page import write_page
+from gatewise.report.trust import strongest_nodes
 
 FLAGS = [
     "--headless",

@@ -27,10 +27,10 @@ from shapes import lively_gpt2, random_prompts
 
 from gatewise.engine.setting import Setting
 from gatewise.methods import score_edges
-from gatewise.methods.acdc import Acdc
-from gatewise.methods.acdc_tau import next_threshold
-from gatewise.methods.contract import Problem
-from gatewise.methods.offered import AcdcConfig
+from gatewise.methods.acdc._threshold import next_threshold
+from gatewise.methods.acdc.search import Acdc
+from gatewise.methods.base import Problem
+from gatewise.methods.configs import AcdcConfig
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
 

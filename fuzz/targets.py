@@ -24,22 +24,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from gatewise.arrays import DamagedError
+from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.files import circuit_from, circuit_to_json
+from gatewise.circuits.formats import circuit_from, circuit_to_json
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import parse_json
-from gatewise.logic.gates import Gates, split_gates
+from gatewise.gates.labels import Gates, split_gates
 from gatewise.models.config import check_config
-from gatewise.models.gguf import gguf_model
-from gatewise.models.gguf_file import parse_gguf
+from gatewise.models.gguf.file import parse_gguf
+from gatewise.models.gguf.model import gguf_model
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.entries import circuits_in, pack_result, pack_value, value_in
+from gatewise.store.format import circuits_in, pack_result, pack_value, value_in
 from gatewise.sweep.grid import read_grid
-from gatewise.tasks.encoder import Encoder
-from gatewise.tasks.files import parse_rows
-from gatewise.tasks.rows import with_spaces
+from gatewise.tasks.encoding import Encoder
+from gatewise.tasks.parsing import with_spaces
+from gatewise.tasks.task_files import parse_rows
 
 warnings.simplefilter("ignore")
 

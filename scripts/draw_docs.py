@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import gatewise as gw
-from gatewise.models.planted import planted_pairs
+from gatewise.models.synthetic.logic_model import planted_pairs
 
 FOLDER = Path(__file__).parents[1] / "docs" / "img"
 PLANTED = ("and", "or", "adder", "combined")

@@ -26,10 +26,10 @@ from gate_tables import LABELS, tables
 from torch import Tensor
 
 import gatewise as gw
-from gatewise.engine.receivers import LOGITS, Batches
-from gatewise.logic import check_minimal
-from gatewise.logic.dividends import gate_index, way_of_acting
-from gatewise.logic.telescoping import EdgeIndices, draw_orders, edge_indices, local_and_downstream, worth_changes
+from gatewise.engine.patching.node_patching import LOGITS, Batches
+from gatewise.gates import check_minimal
+from gatewise.gates.testing.harsanyi import gate_index, way_of_acting
+from gatewise.gates.testing.partners import EdgeIndices, draw_orders, edge_indices, local_and_downstream, worth_changes
 from gatewise.statistics import rank_correlation, ratio_interval
 
 TAU = {"ioi": 0.02, "gt": 0.02, "sa": 0.01}  # ACDC's, in nats: some 50 to 100 edges in each direction

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gatewise.paper.summary import overview
+from gatewise_paper.summary import overview
 
 DOCS = Path(__file__).parent.parent / "docs"
 COLUMNS = {"Gemma": ("laptop", "laptop-edge-pruning"), "SmolLM2": ("smollm2",), "tiny": ("quick",)}

@@ -16,7 +16,7 @@ from typing import Any
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
-from gatewise.logic.trials import other_removals, try_removals
+from gatewise.gates.reconciliation.trials import other_removals, try_removals
 from gatewise.store import Store
 
 TASKS = ("ioi", "gt", "sa")

@@ -38,9 +38,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from gatewise.progress import progress_bar
 from gatewise.tasks import gt, ioi, sa
-from gatewise.tasks.encoder import Encoder
+from gatewise.tasks._recipe import Recipe
+from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.pairs import Pairs
-from gatewise.tasks.recipe import Recipe
 
 TARGET = Path(__file__).parents[1] / "src" / "gatewise" / "models" / "tiny"
 ROW_LENGTH, BATCH = 32, 64

@@ -1,8 +1,8 @@
 """The reference engine: node by node, one example at a time, explicit sums, no cleverness. The independent twin.
 
 It reads the weights of the Hugging Face modules by itself and shares no code with `gatewise.engine` or
-`gatewise.models.parts`: no windows, no padding, no caches of keys and values, no matrix products over senders. A node
-that reads the very tensors it has read before is not computed again. Never imported by the package.
+`gatewise.models.components`: no windows, no padding, no caches of keys and values, no matrix products over senders. A
+node that reads the very tensors it has read before is not computed again. Never imported by the package.
 """
 
 from __future__ import annotations

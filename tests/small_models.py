@@ -36,7 +36,7 @@ from transformers import (
 
 from gatewise.circuits.graph import QKV
 from gatewise.engine.setting import Setting
-from gatewise.methods.contract import Problem
+from gatewise.methods.base import Problem
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs

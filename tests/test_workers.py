@@ -19,14 +19,14 @@ from processes import working_processes
 from small_models import half, random_pairs, small_model
 
 from gatewise import Metric, discover, evaluate, load_model, score_edges, task
-from gatewise.engine.batches import batches
+from gatewise.engine.runs.batches import batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import Problem
+from gatewise.methods.base import Problem
+from gatewise.methods.configs import EapConfig
 from gatewise.methods.eap import BLOCKS, blocks_of, eap_block, eap_findings, in_blocks
-from gatewise.methods.offered import EapConfig
 from gatewise.models import register_architecture, transformer
-from gatewise.models.llama import llama_parts
+from gatewise.models.architectures.llama import llama_parts
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gatewise.lazy import imported_when_used
+from gatewise._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from gatewise.circuits import Circuit as Circuit, Graph as Graph
     from gatewise.engine import run_circuit as run_circuit, run_circuits as run_circuits
-    from gatewise.engine.effects import Effects as Effects, edge_effects as edge_effects
+    from gatewise.engine.patching.exact_effects import Effects as Effects, edge_effects as edge_effects
     from gatewise.engine.metrics import Metric as Metric
     from gatewise.engine.setting import Setting as Setting
     from gatewise.errors import GatewiseError as GatewiseError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         evaluate as evaluate,
         knock_out as knock_out,
     )
-    from gatewise.logic import (
+    from gatewise.gates import (
         Gates as Gates,
         Interaction as Interaction,
         Interactions as Interactions,
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 _NAMES = {  # of the package, by where they are defined
     "circuits": "Circuit Graph",
     "engine": "run_circuit run_circuits",
-    "engine.effects": "Effects edge_effects",
+    "engine.patching.exact_effects": "Effects edge_effects",
     "engine.metrics": "Metric",
     "engine.setting": "Setting",
     "errors": "GatewiseError",
     "evaluation": "Evaluation check_task evaluate knock_out",
-    "logic": "Gates Interaction Interactions backups complete find_gates find_interactions interaction partners "
+    "gates": "Gates Interaction Interactions backups complete find_gates find_interactions interaction partners "
     "predict reconcile replicate split_gates truth_tables",
     "methods": "Method Scores discover score_edges",
     "models": "Model load_model register_architecture",

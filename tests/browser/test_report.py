@@ -16,11 +16,11 @@ import pytest
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
-from gatewise.evaluation.judgement import faithful
+from gatewise.evaluation.verdicts import faithful
 from gatewise.gate_types import FOUND_COLOURS
 from gatewise.report.data import report_data
-from gatewise.report.evidence import edge_strength
 from gatewise.report.investigation import Investigation, investigate
+from gatewise.report.trust import edge_strength
 
 Open = Callable[..., Any]  # data -> page
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'`&amp; \u2028\u2029 <!-- {{script}} ${x}"

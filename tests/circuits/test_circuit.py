@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.files import save_edge_list
+from gatewise.circuits.formats import save_edge_list
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 
@@ -132,7 +132,7 @@ def test_edge_pruning_list(tmp_path: Path) -> None:
 
 
 def broken(change: Any) -> dict[str, Any]:
-    from gatewise.circuits.files import circuit_to_json
+    from gatewise.circuits.formats import circuit_to_json
 
     content = circuit_to_json(GRAPH.full())
     change(content)

@@ -85,7 +85,7 @@ def test_the_table_is_readable_and_fits_a_terminal() -> None:
     assert "full graph" in text
     assert "mine" in text
     assert "random (mean of 3)" in text
-    from gatewise.evaluation.table import rows
+    from gatewise.evaluation.evaluation_table import rows
 
     lines = list(rows([evaluate(model, pairs, model.graph.random_circuit(60))]))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]

@@ -78,7 +78,7 @@ def large_cases() -> Iterator[Case]:
 def load(name: str) -> tuple[Any, Any]:
     """The model of cases, and pairs for it."""
     if name == "planted":
-        from gatewise.models.planted_random import random_planted
+        from gatewise.models.synthetic.random_circuits import random_planted
 
         planted = random_planted(7, nested=True, noise=0.05)
         return planted.model, planted.pairs

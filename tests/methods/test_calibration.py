@@ -7,7 +7,7 @@ from small_models import random_pairs, small_model
 
 from gatewise.errors import GatewiseError
 from gatewise.methods import discover
-from gatewise.models.planted import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
 
 
 @pytest.mark.parametrize("direction", ["ns", "dn", "ns+dn"])

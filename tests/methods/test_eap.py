@@ -10,18 +10,18 @@ from small_models import ARCHITECTURES, random_pairs, small_model
 from torch import Tensor
 
 from gatewise.engine import last_logits
-from gatewise.engine.batches import bytes_per_example
-from gatewise.engine.circuits import dense_mask
-from gatewise.engine.dense import DenseEngine
-from gatewise.engine.runs import both_runs
+from gatewise.engine.forward.dense import DenseEngine
+from gatewise.engine.running import dense_mask
+from gatewise.engine.runs.activations import both_runs
+from gatewise.engine.runs.batches import bytes_per_example
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover, score_edges
+from gatewise.methods.configs import EapConfig
 from gatewise.methods.eap import combined
-from gatewise.methods.offered import EapConfig
+from gatewise.models.components import Attention
 from gatewise.models.layout import Layout
 from gatewise.models.model import Model
-from gatewise.models.parts import Attention
-from gatewise.models.planted import PlantedGate, build_planted, planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import PlantedGate, build_planted, planted_model, planted_pairs
 from gatewise.tasks.pairs import Pairs
 
 DIRECTIONS = ("ns", "dn")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from small_models import problem, random_pairs, small_model
 
-from gatewise.engine.batches import bytes_per_example
+from gatewise.engine.runs.batches import bytes_per_example
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import Finding, Problem
+from gatewise.methods.base import Finding, Problem
 from gatewise.methods.edge_pruning import (
     EDGE_PRUNING,
     EdgePruningConfig,
@@ -26,7 +26,7 @@ from gatewise.methods.edge_pruning import (
     take_step,
 )
 from gatewise.models.loader import load_model
-from gatewise.models.planted import planted_pairs
+from gatewise.models.synthetic.logic_model import planted_pairs
 
 QUICK = EdgePruningConfig(steps=20)
 

@@ -12,9 +12,9 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.methods import discover
-from gatewise.models.planted_random import random_planted
-from gatewise.paper.claims import Above, Between, Claim, decide, least, pool, relative, rule, settle
-from gatewise.paper.experiments.stability import Spread, by_seed, overlaps
+from gatewise.models.synthetic.random_circuits import random_planted
+from gatewise_paper.claims import Above, Between, Claim, decide, least, pool, relative, rule, settle
+from gatewise_paper.experiments.stability import Spread, by_seed, overlaps
 
 CLAIMED = Above(0.05)
 REPEATS = 200

@@ -12,24 +12,24 @@ import torch
 
 from gatewise import load_model
 from gatewise.errors import GatewiseError
-from gatewise.paper.claims import JUDGEMENTS
-from gatewise.paper.contract import Measurement, Result, Search, SeedKey, group, of_kind
-from gatewise.paper.experiments import EXPERIMENTS, capabilities, completeness_metrics, cost
-from gatewise.paper.experiments.contribution import WEIGHTS, Effect, compared, mean_effect
-from gatewise.paper.experiments.cost import against
-from gatewise.paper.experiments.curves import BehaviourKey, Curves
-from gatewise.paper.experiments.gate_ablation import Removals, has_effect, share_of_one
-from gatewise.paper.experiments.misalignment import best_ratio, range_of_sums, slope
-from gatewise.paper.experiments.proportion import fewest_or, ring_sizes, shares, unequal
-from gatewise.paper.experiments.stability import Spread, growth, overlaps
-from gatewise.paper.experiments.unlearning import largest_loss
-from gatewise.paper.experiments.venn import circle_distance, lens_area
-from gatewise.paper.figures import draw
-from gatewise.paper.lab import Lab
-from gatewise.paper.presets import QUICK, Fitting
-from gatewise.paper.runner import judged, merged, reproduce
-from gatewise.paper.tested import TESTED, TestedKey
-from gatewise.paper.toy import PAPER, ToyRow
+from gatewise_paper.claims import JUDGEMENTS
+from gatewise_paper.experiment import Measurement, Result, Search, SeedKey, group, of_kind
+from gatewise_paper.experiments import EXPERIMENTS, capabilities, completeness_metrics, cost
+from gatewise_paper.experiments.contribution import WEIGHTS, Effect, compared, mean_effect
+from gatewise_paper.experiments.cost import against
+from gatewise_paper.experiments.curves import BehaviourKey, Curves
+from gatewise_paper.experiments.gate_ablation import Removals, has_effect, share_of_one
+from gatewise_paper.experiments.misalignment import best_ratio, range_of_sums, slope
+from gatewise_paper.experiments.proportion import fewest_or, ring_sizes, shares, unequal
+from gatewise_paper.experiments.stability import Spread, growth, overlaps
+from gatewise_paper.experiments.unlearning import largest_loss
+from gatewise_paper.experiments.venn import circle_distance, lens_area
+from gatewise_paper.figures import draw
+from gatewise_paper.lab import Lab
+from gatewise_paper.presets import QUICK, Fitting
+from gatewise_paper.runner import judged, merged, reproduce
+from gatewise_paper.tested_gates import TESTED, TestedKey
+from gatewise_paper.toy_models import PAPER, ToyRow
 
 SMALL = QUICK.changed(
     sizes=(20, 60),

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gatewise.circuits.graph import Graph
-from gatewise.logic.gates import Gates, split_gates
-from gatewise.paper.experiments.graph_study import beyond_chance, study_gates
+from gatewise.gates.labels import Gates, split_gates
+from gatewise_paper.experiments.graph_study import beyond_chance, study_gates
 
 GRAPH = Graph.transformer(6, 6, 16)
 HEADS = [f"a{layer}.h{head}" for layer in range(6) for head in range(6)]

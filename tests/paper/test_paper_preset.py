@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gatewise.circuits.published import PUBLISHED_IOI
+from gatewise.circuits.literature import PUBLISHED_IOI
 from gatewise.errors import GatewiseError
-from gatewise.paper import PRESETS, reproduce
+from gatewise_paper.presets import PRESETS
+from gatewise_paper.runner import reproduce
 
 NAMES = ("completeness", "graph-study", "unlearning")
 

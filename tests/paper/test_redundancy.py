@@ -12,10 +12,10 @@ from gatewise.engine.setting import Setting
 from gatewise.evaluation import evaluate
 from gatewise.gate_types import GateType
 from gatewise.methods import discover
-from gatewise.models import planted_random
-from gatewise.models.planted_random import PlantedModel, random_planted
-from gatewise.paper.claims import Above, decide
-from gatewise.paper.costly import costly_alone, costly_edges, strongest_others
+from gatewise.models.synthetic import random_circuits
+from gatewise.models.synthetic.random_circuits import PlantedModel, random_planted
+from gatewise_paper.bottlenecks import costly_alone, costly_edges, strongest_others
+from gatewise_paper.claims import Above, decide
 
 LIMITS = {"candidates": 200, "removed_on": 8, "smallest": 0.05}
 
@@ -73,7 +73,7 @@ def test_it_does_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             yield from ("AND", "ADDER")
 
-    monkeypatch.setattr(planted_random, "_rounds_of_types", no_or)
+    monkeypatch.setattr(random_circuits, "_rounds_of_types", no_or)
     more: list[float] = []
     for seed in range(20):
         planted = random_planted(seed, dtype=torch.float64)

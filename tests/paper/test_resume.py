@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from gatewise.paper.presets import QUICK
-from gatewise.paper.runner import reproduce
+from gatewise_paper.presets import QUICK
+from gatewise_paper.runner import reproduce
 
 NAMES = ("completeness", "graph-study", "unlearning")
 ARGUMENTS = [

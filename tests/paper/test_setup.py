@@ -13,22 +13,22 @@ import torch
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
-from gatewise.logic.contribution import gate_contributions
-from gatewise.logic.interactions import interaction
+from gatewise.gates.testing.gate_test import interaction
 from gatewise.methods import discover
-from gatewise.models.planted_kinds import planted_kind
-from gatewise.paper import calibration
-from gatewise.paper.contract import Search, Variant
-from gatewise.paper.experiments import EXPERIMENTS
-from gatewise.paper.experiments.contribution import drawn_gates
-from gatewise.paper.experiments.gate_ablation import AblationKey, Removals, largest_gates, share_of_one
-from gatewise.paper.experiments.graph_study import role_groups, stated_value, study_tested
-from gatewise.paper.experiments.misalignment import best_by_index
-from gatewise.paper.experiments.proportion import shares_of_types
-from gatewise.paper.lab import Lab
-from gatewise.paper.presets import PRESETS, QUICK
-from gatewise.paper.summary import overview
-from gatewise.paper.tested import TwoGroups, acting, by_type, strongest_pair
+from gatewise.models.synthetic.gate_kinds import planted_kind
+from gatewise_paper import size_calibration
+from gatewise_paper.experiment import Search, Variant
+from gatewise_paper.experiments import EXPERIMENTS
+from gatewise_paper.experiments.contribution import drawn_gates
+from gatewise_paper.experiments.gate_ablation import AblationKey, Removals, largest_gates, share_of_one
+from gatewise_paper.experiments.graph_study import role_groups, stated_value, study_tested
+from gatewise_paper.experiments.misalignment import best_by_index
+from gatewise_paper.experiments.proportion import shares_of_types
+from gatewise_paper.lab import Lab
+from gatewise_paper.measures.contribution import gate_contributions
+from gatewise_paper.presets import PRESETS, QUICK
+from gatewise_paper.summary import overview
+from gatewise_paper.tested_gates import TwoGroups, acting, by_type, strongest_pair
 
 SMALL = QUICK.changed(
     sizes=(8, 20), seeds=2, pairs=2, held_out=4, tasks=("ioi",), parameters={"edge-pruning": {"steps": 3}}
@@ -41,24 +41,24 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def test_sizes_are_chosen_where_a_circuit_does_neither_nothing_nor_everything() -> None:
-    sizes = calibration.grid(300)
+    sizes = size_calibration.grid(300)
     assert sizes[:6] == [1, 2, 3, 4, 6, 8]
     assert sizes[-1] == 256
     shares = [1.0, 1.0, 0.95, 0.85, 0.7, 0.6, 0.45, 0.3, 0.12, 0.05, *[0.0] * (len(sizes) - 10)]
-    found = calibration.choose(sizes, shares)
+    found = size_calibration.choose(sizes, shares)
     assert found["judged"] == [sizes[i] for i in (3, 5, 6, 8)]
     assert found["primary"] == sizes[6]
-    steep = calibration.choose([1, 2, 3], [1.0, 0.93, 0.02])
+    steep = size_calibration.choose([1, 2, 3], [1.0, 0.93, 0.02])
     assert (steep["judged"], steep["primary"]) == ([], 2)  # nothing to judge, and still a size to search for
 
 
 def test_committed_sizes_are_those_of_the_presets() -> None:
     for preset in PRESETS.values():
-        found = calibration.committed(preset.model)
+        found = size_calibration.committed(preset.model)
         if found is not None and not preset.sizes:
             assert preset.calibrated(found) == preset
             assert found["held_out"] == preset.held_out
-            measures = {*calibration.MEASURES, calibration.REDUNDANCY}
+            measures = {*size_calibration.MEASURES, size_calibration.REDUNDANCY}
             assert all(set(one) == measures for one in found["tasks"].values())
     assert QUICK.primary_sizes
     assert QUICK.changed(model="gpt2").needs_calibration
@@ -86,7 +86,7 @@ def test_where_gates_are_many_some_are_removed(lab: Lab) -> None:
 
 def test_methods_have_the_sizes_that_were_chosen(lab: Lab) -> None:
     chosen = Lab(QUICK, lab.folder)
-    both = {QUICK.primary_sizes[measure]["gt"] for measure in calibration.MEASURES}
+    both = {QUICK.primary_sizes[measure]["gt"] for measure in size_calibration.MEASURES}
     assert set(chosen.sizes("acdc", "gt")) == both
     assert both | set(QUICK.judged_sizes["faithfulness"]["gt"]) < set(chosen.sizes("eap", "gt"))
     assert chosen.sizes("eap", "gt:margin=probability") == chosen.sizes("eap", "gt")
@@ -252,9 +252,9 @@ def test_the_overview_has_primary_claims_of_all_models() -> None:
 
 
 def test_calibration_is_written_by_a_command(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gatewise.cli.reproduce import _calibrate
+    from gatewise_paper.cli.reproduce import _calibrate
 
-    path = tmp_path / "calibration.json"
+    path = tmp_path / "size_calibration.json"
     path.write_text('{"other": {}}')
     _calibrate(SMALL, path)
     written = json.loads(path.read_text())

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gatewise.errors import GatewiseError
-from gatewise.paper import runner
-from gatewise.paper.experiments import cost
-from gatewise.paper.presets import QUICK, Preset
-from gatewise.paper.runner import reproduce
+from gatewise_paper import runner
+from gatewise_paper.experiments import cost
+from gatewise_paper.presets import QUICK, Preset
+from gatewise_paper.runner import reproduce
 
 SMALL = QUICK.changed(sizes=(8, 20), seeds=1, pairs=2, held_out=4, tasks=("ioi",), gates_tested_on=(), methods=("eap",))
 

@@ -13,12 +13,12 @@ from gatewise.engine import run_circuit
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.loader import load_model
-from gatewise.paper.experiments.unlearning import EXPERIMENT, TrunkKey, UnlearningKey, accuracies_without, trunk
-from gatewise.paper.lab import Lab
-from gatewise.paper.presets import FORGET, PAPER, QUICK
-from gatewise.paper.runner import judged
-from gatewise.paper.unlearning_data import KEEP, check_data, pair_answers, read_answers, to_keep
-from gatewise.tasks.encoder import Encoder
+from gatewise.tasks.encoding import Encoder
+from gatewise_paper.experiments.unlearning import EXPERIMENT, TrunkKey, UnlearningKey, accuracies_without, trunk
+from gatewise_paper.lab import Lab
+from gatewise_paper.presets import FORGET, PAPER, QUICK
+from gatewise_paper.runner import judged
+from gatewise_paper.unlearning_data import KEEP, check_data, pair_answers, read_answers, to_keep
 
 SMALL = QUICK.changed(pairs=2, seeds=1, held_out=6, sizes=[5, 20], forget_sizes=(1, 2, 5, 20), methods=("eap",))
 

@@ -13,12 +13,12 @@ from small_models import random_pairs, small_model
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
-from gatewise.logic.find import label_agreement
-from gatewise.logic.truth import labels_by_test
+from gatewise.gates.discovery import label_agreement
+from gatewise.gates.testing.pair_tables import labels_by_test
 from gatewise.report.data import TABLES_PER_PORT, report_data
-from gatewise.report.evidence import edge_strength, strongest_gates
+from gatewise.report.headline import doubts, facts, headline, next_steps, trust
 from gatewise.report.investigation import Investigation, investigate
-from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
+from gatewise.report.trust import edge_strength, strongest_gates
 from gatewise.tasks import Task
 
 

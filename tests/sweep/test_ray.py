@@ -18,7 +18,7 @@ import torch
 from gatewise import discover, load_model, task
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
-from gatewise.store.care import list_entries
+from gatewise.store.maintenance import list_entries
 from gatewise.sweep import run_sweep
 from gatewise.sweep.grid import grid_from
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from gatewise.cli.main import app
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
-from gatewise.store.care import list_entries
+from gatewise.store.maintenance import list_entries
 from gatewise.sweep import Cell, Grid, run_sweep
 from gatewise.sweep import cells as cells_module
 from gatewise.sweep.grid import grid_from

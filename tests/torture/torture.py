@@ -32,7 +32,7 @@ import torch
 from gatewise import files, task
 from gatewise.methods import discover
 from gatewise.store import Store
-from gatewise.store.care import list_entries
+from gatewise.store.maintenance import list_entries
 from gatewise.sweep import run_sweep
 from gatewise.sweep.cells import loaded
 from gatewise.sweep.grid import grid_from

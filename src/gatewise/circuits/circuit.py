@@ -109,7 +109,7 @@ class Circuit:
         return {edge: score for _, edge, score in self._ranked(count)}
 
     def _ranked(self, count: int | None = None) -> list[tuple[int, str, float]]:
-        from gatewise.notebook import strongest
+        from gatewise.display import strongest
 
         scores = self.mask.float() if self.scores is None else self.scores
         best = strongest(scores, self.indices, len(self) if count is None else count) if self else []
@@ -117,7 +117,7 @@ class Circuit:
 
     def to_frame(self) -> Any:
         """The edges as a pandas frame, the strongest first."""
-        from gatewise.notebook import frame
+        from gatewise.display import frame
 
         graph = self.graph
         return frame(
@@ -173,21 +173,21 @@ class Circuit:
         return Circuit(self.graph, self.mask, self.scores, {**self.provenance, **entries})
 
     def save(self, path: Any) -> None:
-        """Write as JSON that EAP-IG and MIB tools read, with a `gatewise` block. See `gatewise.circuits.files`."""
-        from gatewise.circuits.files import save_circuit
+        """Write as JSON that EAP-IG and MIB tools read, with a `gatewise` block. See `gatewise.circuits.formats`."""
+        from gatewise.circuits.formats import save_circuit
 
         save_circuit(self, path)
 
     def draw(self, path: Any, *, max_edges: int = 300, title: str | None = None) -> None:
-        """Draw a static figure, .svg, .pdf or .png. See `gatewise.circuits.draw`."""
-        from gatewise.circuits.draw import draw
+        """Draw a static figure, .svg, .pdf or .png. See `gatewise.circuits.drawing`."""
+        from gatewise.circuits.drawing import draw
 
         draw(self, path, max_edges=max_edges, title=title)
 
     @classmethod
     def load(cls, path: Any, graph: Graph | None = None) -> Circuit:
         """Read a circuit file of gatewise, EAP-IG, MIB or Edge-Pruning (which needs `graph`)."""
-        from gatewise.circuits.files import load_circuit
+        from gatewise.circuits.formats import load_circuit
 
         return load_circuit(path, graph)
 
@@ -205,7 +205,7 @@ class Circuit:
         )
 
     def _repr_html_(self) -> str:
-        from gatewise.notebook import SHOWN, card
+        from gatewise.display import SHOWN, card
 
         if self.scores is None:
             return card("Circuit", self._summary(), ("edge",), [(edge,) for edge in self.edges[:SHOWN]])

@@ -336,7 +336,7 @@ class Graph:
         )
 
     def _repr_html_(self) -> str:
-        from gatewise.notebook import card
+        from gatewise.display import card
 
         return card("Graph", repr(self).removeprefix("<Graph: ").removesuffix(">"))
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.files import circuit_to_json
+from gatewise.circuits.formats import circuit_to_json
 from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically, write_json
 

@@ -25,9 +25,9 @@ def circumstances(command: str, model: str, task: str, method: str) -> dict[str,
     """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method."""
     from importlib.metadata import version
 
-    from gatewise.methods.offered import OFFERED
-    from gatewise.tasks.naming import parse_name
-    from gatewise.tasks.offered import RECIPES
+    from gatewise.methods.configs import OFFERED
+    from gatewise.tasks.registry import RECIPES
+    from gatewise.tasks.task_names import parse_name
 
     name, _ = parse_name(task)
     own = [] if name in RECIPES else [Path(name)]
@@ -64,7 +64,7 @@ def keep_answer(
 
 def _model_files(model: str) -> list[Path] | None:
     """What a model is read from; None if that is not known here."""
-    from gatewise.models.fetch import DOWNLOADS, cached
+    from gatewise.models.download import DOWNLOADS, cached
     from gatewise.models.loader import BUILT_IN, TINY_FOLDER
 
     if model in DOWNLOADS:

@@ -15,8 +15,8 @@ from gatewise.cli.options import FoldingTable, JsonOption
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatewise.circuits.compare import Comparison, Counts
-    from gatewise.circuits.published import Recall
+    from gatewise.circuits.comparison import Comparison, Counts
+    from gatewise.circuits.literature import Recall
 
 
 def compare_command(
@@ -39,9 +39,9 @@ def compare_command(
     ```
     """
     from gatewise.circuits.circuit import Labelled
-    from gatewise.circuits.compare import compare
-    from gatewise.circuits.published import PUBLISHED, compare_with_published
-    from gatewise.logic.gates import load_labelled, load_two
+    from gatewise.circuits.comparison import compare
+    from gatewise.circuits.literature import PUBLISHED, compare_with_published
+    from gatewise.gates.labels import load_labelled, load_two
 
     if str(b) in PUBLISHED:
         what = load_labelled(a)

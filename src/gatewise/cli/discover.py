@@ -34,7 +34,7 @@ from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from gatewise.circuits.circuit import Circuit
-    from gatewise.methods.contract import SearchDirection
+    from gatewise.methods.base import SearchDirection
 
 
 @options_apart
@@ -106,7 +106,7 @@ def methods_command(as_json: JsonOption = False) -> None:
     gatewise methods --json
     ```
     """
-    from gatewise.methods.offered import OFFERED
+    from gatewise.methods.configs import OFFERED
     from gatewise.methods.parameters import parameters_of
 
     if as_json:

@@ -59,7 +59,7 @@ def evaluate_command(
     """
     from gatewise.circuits.circuit import Circuit
     from gatewise.evaluation import evaluate
-    from gatewise.evaluation.table import as_table
+    from gatewise.evaluation.evaluation_table import as_table
 
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     found = [Circuit.load(path, loaded.graph) for path in circuits]
@@ -84,7 +84,7 @@ def evaluate_command(
 
 
 def _judge(console: Console, one: Evaluation, problems: list[str]) -> None:
-    from gatewise.evaluation.judgement import complete, doubts, faithful, without_praise
+    from gatewise.evaluation.verdicts import complete, doubts, faithful, without_praise
 
     against = doubts(one, problems)
     remarks = [faithful(one), complete([one])]

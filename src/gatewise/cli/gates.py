@@ -1,9 +1,9 @@
-"""`gatewise gates`: find AND, OR and ADDER gates, and if asked, test their labels and measure them."""
+"""`gatewise gates`: find AND, OR and ADDER gates, and if asked, test them."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -35,14 +35,11 @@ from gatewise.gate_types import TESTED_LABELS, TestedLabel
 
 if TYPE_CHECKING:
     from gatewise.circuits.graph import Grouping
-    from gatewise.logic.ablation import Ablations
-    from gatewise.logic.alignment import Misalignment
-    from gatewise.logic.discovery import Interactions
-    from gatewise.logic.find import Agreement
-    from gatewise.logic.gates import Gates, Rule
+    from gatewise.gates.discovery import Agreement
+    from gatewise.gates.labels import Gates, Rule
+    from gatewise.gates.testing.search import Interactions
     from gatewise.models.model import Model
     from gatewise.tasks import Task
-    from gatewise.tasks.pairs import Pairs
 
 _SEARCHED = 16  # pairs on which gates to test are looked for: partners cost the most, and are only a choice
 
@@ -64,13 +61,6 @@ def gates_command(
         bool,
         typer.Option("--test", help="Test gates of groups and ports on held-out pairs, and labels by pairs of edges."),
     ] = False,
-    score: Annotated[
-        bool, typer.Option("--misalignment", help="The paper's misalignment scores, in both contexts.")
-    ] = False,
-    ablate: Annotated[
-        bool, typer.Option("--ablate", help="How KL changes by removing one and two edges of each gate from the model.")
-    ] = False,
-    repeats: Annotated[int, typer.Option(help="For --ablate: pairs of edges drawn from each gate.")] = 30,
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
@@ -91,13 +81,13 @@ def gates_command(
     ```
     gatewise gates tiny --edges 100 --out gates.safetensors --draw it.svg
     gatewise gates planted:combined --method acdc --threshold 0.01 --test
-    gatewise gates tiny --task sa --edges 50 -n 8 --misalignment --json
+    gatewise gates tiny --task sa --edges 50 -n 8 --json
     ```
     """
     parameters = parse_parameters(method, settings or [])
-    from gatewise.circuits.draw import check_can_draw
-    from gatewise.logic.find import find_gates
-    from gatewise.logic.gates import check_gates_path
+    from gatewise.circuits.drawing import check_can_draw
+    from gatewise.gates.discovery import find_gates
+    from gatewise.gates.labels import check_gates_path
 
     if figure is not None:
         check_can_draw(figure)
@@ -135,10 +125,6 @@ def gates_command(
         measures.test(loaded, made, gates, machine.memory)
         if out is not None and measures.interactions is not None:
             gates.with_tested(measures.interactions).save(out)
-    if score:
-        measures.score(loaded, pairs, gates, machine.memory, seed)
-    if ablate:
-        measures.ablate(loaded, pairs, gates, machine.memory, seed, repeats)
     if as_json:
         print(json.dumps(_content(gates) | measures.to_json(), indent=2))
     else:
@@ -152,14 +138,12 @@ class _Measures:
     tested: dict[str, TestedLabel] | None = None
     agreement: Agreement | None = None
     interactions: Interactions | None = None
-    misalignment: list[Misalignment] = field(default_factory=list)  # in each context
-    ablations: Ablations | None = None
 
     def test(self, model: Model, task: Task, gates: Gates, memory: str | None) -> None:
-        from gatewise.logic.discovery import find_interactions
-        from gatewise.logic.find import label_agreement
-        from gatewise.logic.interactions import FEWEST
-        from gatewise.logic.truth import labels_by_test, truth_tables
+        from gatewise.gates.discovery import label_agreement
+        from gatewise.gates.testing.gate_test import FEWEST
+        from gatewise.gates.testing.pair_tables import labels_by_test, truth_tables
+        from gatewise.gates.testing.search import find_interactions
 
         self.tested = labels_by_test(truth_tables(model, task.train, gates.sound, memory=memory))
         self.agreement = label_agreement(gates, self.tested)
@@ -168,28 +152,12 @@ class _Measures:
             found = find_interactions(model, search, test=task.test, of=gates.sound, memory=memory)
             self.interactions = found
 
-    def score(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None, seed: int) -> None:
-        from gatewise.logic.alignment import CONTEXTS, Sampling, misalignment
-
-        for context in CONTEXTS:
-            found = misalignment(model, pairs, gates, context=context, sampling=Sampling(seed=seed), memory=memory)
-            self.misalignment.append(found)
-
-    def ablate(self, model: Model, pairs: Pairs, gates: Gates, memory: str | None, seed: int, repeats: int) -> None:
-        from gatewise.logic.ablation import ablate_gates
-
-        self.ablations = ablate_gates(model, pairs, gates, repeats=repeats, seed=seed, memory=memory)
-
     def to_json(self) -> dict[str, Any]:
         content: dict[str, Any] = {}
         if self.agreement is not None:
             content |= {"agreement": self.agreement.to_json(), "tested_labels": self.tested}
         if self.interactions is not None:
             content["interactions"] = self.interactions.to_json()
-        if self.misalignment:
-            content["misalignment"] = {one.context: one.to_json() for one in self.misalignment}
-        if self.ablations is not None:
-            content["ablation"] = self.ablations.to_json()
         return content
 
 
@@ -227,10 +195,6 @@ def _show(gates: Gates, measures: _Measures, out: Path | None) -> None:
         _show_interactions(console, measures.interactions)
     if measures.agreement is not None:
         _show_agreement(console, measures.agreement)
-    if measures.misalignment:
-        console.print(_misalignment_table(measures.misalignment))
-    if measures.ablations is not None:
-        console.print(_ablation_table(measures.ablations))
     if out is not None:
         console.print(f"written to {out}", highlight=False, markup=False)
 
@@ -257,22 +221,3 @@ def _show_agreement(console: Console, agreement: Agreement) -> None:
         f"{agreement.only_split:,} have no partner to be tested with.",
         highlight=False,
     )
-
-
-def _misalignment_table(found: list[Misalignment]) -> FoldingTable:
-    """Mean and deviation over samples; `alone` runs each type by itself, `sound` within the sound circuit."""
-    table = FoldingTable("misalignment", "type", "score", "edges", "connected", "", box=box.SIMPLE_HEAD)
-    for one in found:
-        for kind, score in one.scores.items():
-            shown = f"{score.mean:.4f} ± {score.std:.4f}" if score.reason is None else "-"
-            table.add_row(one.context, kind, shown, str(score.edges), str(score.connected), score.reason or "")
-    return table
-
-
-def _ablation_table(found: Ablations) -> FoldingTable:
-    """Median and quartiles of the change of KL over gates and draws."""
-    table = FoldingTable("change of KL", "gates", "one edge removed", "two edges removed", box=box.SIMPLE_HEAD)
-    for kind, one in found.by_type.items():
-        boxes = [f"{q[2]:+.2g} ({q[1]:+.2g} to {q[3]:+.2g})" if one.gates else "-" for q in map(one.quartiles, (1, 2))]
-        table.add_row(kind, str(len(one.gates)), *boxes)
-    return table

@@ -23,9 +23,9 @@ from gatewise.cli.options import (
 from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
-    from gatewise.logic.candidates import Rest
-    from gatewise.logic.discovery import Interactions
-    from gatewise.logic.interactions import Interaction
+    from gatewise.gates.testing.candidates import Rest
+    from gatewise.gates.testing.gate_test import Interaction
+    from gatewise.gates.testing.search import Interactions
     from gatewise.statistics import Interval
 
 
@@ -60,7 +60,7 @@ def interaction_command(
     gatewise interaction tiny a1.h0 -g "edge=m0->a1.h0<k>" --rest player
     ```
     """
-    from gatewise.logic.interactions import interaction
+    from gatewise.gates.testing.gate_test import interaction
 
     groups = dict(map(_parse, group)) if group else {kind: f"<{kind}>" for kind in "qkv"}
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -21,13 +22,10 @@ from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
 from gatewise.cli.reconcile import conflict_command, reconcile_command
-from gatewise.cli.reproduce import reproduce_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
 from gatewise.cli.sweep import sweep_command
 from gatewise.cli.tasks import tasks_app
-from gatewise.cli.toy import toy_command
-from gatewise.cli.truth import truth_command
 from gatewise.errors import GatewiseError
 
 EXIT_INTERNAL_ERROR = 1
@@ -79,11 +77,12 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "reconcile": reconcile_command,
         "mib": mib_command,
     },
-    "Repeat the paper": {"reproduce": reproduce_command, "toy": toy_command, "truth": truth_command},
 }
 for _panel, _members in _COMMANDS.items():
     for _name, _command in _members.items():
         app.command(_name, rich_help_panel=_panel)(_command)
+for _entry in entry_points(group="gatewise.commands"):  # the paper's, and those of other packages: docs/own-command.md
+    app.command(_entry.name, rich_help_panel=f"Added by {_entry.module.partition('.')[0]}")(_entry.load())
 app.command("methods", rich_help_panel="See what there is")(methods_command)
 app.add_typer(models_app, name="models", rich_help_panel="See what there is")
 app.add_typer(tasks_app, name="tasks", rich_help_panel="See what there is")

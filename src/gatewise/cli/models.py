@@ -13,7 +13,7 @@ from rich.console import Console
 from gatewise.cli.options import FoldingTable
 from gatewise.errors import GatewiseError
 from gatewise.files import cache_folder
-from gatewise.models.fetch import DOWNLOADS, cached, fetch
+from gatewise.models.download import DOWNLOADS, cached, fetch
 from gatewise.models.loader import BUILT_IN, TINY_FOLDER
 
 models_app = typer.Typer(invoke_without_command=True)

@@ -151,10 +151,10 @@ def load(name: str, machine: Machine) -> Model:
 
 def load_task(model: str, task: str, machine: Machine, *, examples: int, seed: int) -> tuple[Model, Task]:
     """A model and a task for it; planted models bring their own pairs."""
-    from gatewise.models.planted import planted_pairs
+    from gatewise.models.synthetic.logic_model import planted_pairs
     from gatewise.tasks import Task
     from gatewise.tasks import task as make_task
-    from gatewise.tasks.files import SUFFIXES, read_lines
+    from gatewise.tasks.task_files import SUFFIXES, read_lines
 
     if task.lower().endswith(SUFFIXES):
         read_lines(Path(task))  # what cannot be read is said before a large model is loaded

@@ -20,7 +20,7 @@ from gatewise.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from gatewise.methods.contract import SearchDirection
+    from gatewise.methods.base import SearchDirection
     from gatewise.plan import Forecast
 
 

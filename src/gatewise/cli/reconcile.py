@@ -25,11 +25,11 @@ from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from gatewise.circuits.circuit import Circuit
-    from gatewise.logic.conflict import Conflicts
-    from gatewise.logic.formulas import LabelsBy
-    from gatewise.logic.gates import Gates
-    from gatewise.logic.reconciliation import Reconciliation
-    from gatewise.logic.trials import TriedRemoval
+    from gatewise.gates.labels import Gates
+    from gatewise.gates.reconciliation.conflict import Conflicts
+    from gatewise.gates.reconciliation.formulas import LabelsBy
+    from gatewise.gates.reconciliation.reconcile import Reconciliation
+    from gatewise.gates.reconciliation.trials import TriedRemoval
 
 
 _MeasureOption = Annotated[
@@ -69,8 +69,8 @@ def reconcile_command(
     gatewise reconcile --remove gt.safetensors --measure -n 8
     ```
     """
-    from gatewise.logic.gates import Gates
-    from gatewise.logic.reconciliation import reconcile
+    from gatewise.gates.labels import Gates
+    from gatewise.gates.reconciliation.reconcile import reconcile
 
     kept, removed = ([Gates.load(path) for path in paths] for paths in (keep or [], remove))
     answer = reconcile(kept, removed, share=share, by=cast("LabelsBy", by), seconds=seconds)
@@ -116,8 +116,8 @@ def conflict_command(
     """
     if keep not in ("a", "b"):
         raise GatewiseError(f"--keep is a or b, the first or the second file; got {keep!r}.")
-    from gatewise.logic.conflict import find_conflicts
-    from gatewise.logic.gates import Gates
+    from gatewise.gates.labels import Gates
+    from gatewise.gates.reconciliation.conflict import find_conflicts
 
     names = (a, b) if keep == "a" else (b, a)
     kept, removed = (Gates.load(path) for path in names)
@@ -146,8 +146,8 @@ def _trials(
     examples: int,
     seed: int,
 ) -> list[TriedRemoval]:
-    from gatewise.logic.gates import task_names
-    from gatewise.logic.trials import other_removals, try_removals
+    from gatewise.gates.labels import task_names
+    from gatewise.gates.reconciliation.trials import other_removals, try_removals
     from gatewise.tasks import task
 
     names = task_names([*keep, *remove])

@@ -41,7 +41,7 @@ from gatewise.files import as_plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatewise.logic.interactions import Interaction
+    from gatewise.gates.testing.gate_test import Interaction
     from gatewise.report.data import Command
     from gatewise.report.investigation import Investigation
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from gatewise.cli.options import FoldingTable, JsonOption, open_store
 
 if TYPE_CHECKING:
-    from gatewise.store.care import Entry
+    from gatewise.store.maintenance import Entry
 
 runs_app = typer.Typer(
     help="List, show and verify stored results; remove what nobody needs.",
@@ -34,7 +34,7 @@ def list_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     gatewise runs list --store runs/store
     ```
     """
-    from gatewise.store.care import list_entries
+    from gatewise.store.maintenance import list_entries
 
     found = list_entries(open_store(store))
     if as_json:
@@ -58,7 +58,7 @@ def show_command(
     gatewise runs show 3f9a --store runs/store
     ```
     """
-    from gatewise.store.care import find_entry
+    from gatewise.store.maintenance import find_entry
 
     entry = find_entry(open_store(store), key)
     if as_json:
@@ -80,7 +80,7 @@ def verify_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     gatewise runs verify --store runs/store
     ```
     """
-    from gatewise.store.care import list_entries
+    from gatewise.store.maintenance import list_entries
 
     found = list_entries(open_store(store))
     bad = [entry for entry in found if entry.problem]
@@ -112,7 +112,7 @@ def gc_command(
     gatewise runs gc --store runs/store --dry-run
     ```
     """
-    from gatewise.store.care import collect, garbage
+    from gatewise.store.maintenance import collect, garbage
 
     found = (garbage if dry_run else collect)(open_store(store), checkpoints=checkpoints)
     if as_json:

@@ -16,8 +16,8 @@ from gatewise.cli.options import DEFAULT_MODEL, FoldingTable, JsonOption, Machin
 from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
-    from gatewise.evaluation.abilities import Ability, Preview
-    from gatewise.tasks.rows import Row
+    from gatewise.evaluation.task_check import Ability, Preview
+    from gatewise.tasks.parsing import Row
 
 _SHOWN = 3  # examples of a check
 
@@ -69,7 +69,7 @@ def show_task(
     gatewise tasks show my.csv --model tiny -n 10
     ```
     """
-    from gatewise.evaluation.abilities import preview
+    from gatewise.evaluation.task_check import preview
     from gatewise.tasks import task
 
     loaded = load(model, machine)
@@ -109,11 +109,11 @@ def check_task(
     ```
     """
     from gatewise.evaluation import ability, check_task
-    from gatewise.evaluation.abilities import bos_problem, preview
+    from gatewise.evaluation.task_check import bos_problem, preview
     from gatewise.tasks import RECIPES, task
-    from gatewise.tasks.files import MOST_PAIRS, read_lines
-    from gatewise.tasks.naming import parse_name
-    from gatewise.tasks.rows import BadRowsError, doubtful
+    from gatewise.tasks.parsing import BadRowsError, doubtful
+    from gatewise.tasks.task_files import MOST_PAIRS, read_lines
+    from gatewise.tasks.task_names import parse_name
 
     short, _ = parse_name(path)
     lines: list[Row] = [] if short in RECIPES else read_lines(Path(short))[0]  # before the model is loaded

@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.engine.metrics import Distance
-from gatewise.engine.runs import Direction, lay_out, prefix_of
+from gatewise.engine.runs.activations import Direction, lay_out, prefix_of
+from gatewise.engine.runs.residual_stream import walk
 from gatewise.engine.setting import Batch, Setting
-from gatewise.engine.stream import walk
+from gatewise.models.components import KINDS, Attention, KeysValues, Pointwise, Projection
 from gatewise.models.model import Model
-from gatewise.models.parts import KINDS, Attention, KeysValues, Pointwise, Projection
 
 Wrote = Callable[[slice, Tensor], None]  # which senders, their outputs at the last columns [sender, example, column, d]
 _RUNS_AT_ONCE = 8  # whose gradients are held together: saves time, costs a residual stream per attention stage and run

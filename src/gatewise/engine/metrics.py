@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from gatewise.errors import GatewiseError
+from gatewise.models.components import softcapped
 from gatewise.models.model import Model
-from gatewise.models.parts import softcapped
 from gatewise.tasks.pairs import Pairs
 
 MetricFunction = Callable[[Tensor, Pairs], Tensor]  # logits [..., example, vocabulary], pairs -> [..., example]

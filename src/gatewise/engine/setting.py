@@ -15,9 +15,8 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.batches import batches, parse_bytes
 from gatewise.engine.metrics import MARGIN, Metric, MetricFunction, metric_of
-from gatewise.engine.runs import (
+from gatewise.engine.runs.activations import (
     Ablation,
     BothRuns,
     Direction,
@@ -33,6 +32,7 @@ from gatewise.engine.runs import (
     plain_run,
     prefix_of,
 )
+from gatewise.engine.runs.batches import batches, parse_bytes
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.tasks.catalogue import Task

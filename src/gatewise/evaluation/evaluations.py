@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.runs import Ablation
+from gatewise.display import frame
+from gatewise.engine.forward.sparse import SparseEngine
+from gatewise.engine.runs.activations import Ablation
 from gatewise.engine.setting import AnyMetric, Memory, Setting, team_for
-from gatewise.engine.sparse import SparseEngine
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.abilities import Ability
+from gatewise.evaluation.task_check import Ability
 from gatewise.models.model import Model
-from gatewise.notebook import frame
 from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, Reference
 from gatewise.tasks.catalogue import Task
@@ -193,12 +193,12 @@ class Evaluations(Sequence[Evaluation]):
         return frame([item.row() for item in self.items])
 
     def __repr__(self) -> str:
-        from gatewise.evaluation.table import as_text
+        from gatewise.evaluation.evaluation_table import as_text
 
         return as_text(self.items)
 
     def _repr_html_(self) -> str:
-        from gatewise.evaluation.table import as_html
+        from gatewise.evaluation.evaluation_table import as_html
 
         return as_html(self.items)
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gatewise.lazy import imported_when_used
+from gatewise._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from gatewise.methods.contract import Finding, Method, Problem, ranked
+    from gatewise.methods.base import Finding, Method, Problem, ranked
+    from gatewise.methods.discovery import discover, score_edges
     from gatewise.methods.scores import Scores
-    from gatewise.methods.search import discover, score_edges
 
 __all__ = ["Finding", "Method", "Problem", "Scores", "discover", "ranked", "score_edges"]
 
 __getattr__ = imported_when_used(
-    __name__, {"contract": "Finding Method Problem ranked", "scores": "Scores", "search": "discover score_edges"}
+    __name__, {"base": "Finding Method Problem ranked", "scores": "Scores", "discovery": "discover score_edges"}
 )

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from gatewise.engine.attribution import Attribution
-from gatewise.engine.counting import GRAIN, Counter
-from gatewise.engine.effects import edge_effects
-from gatewise.engine.freeing import give_back
+from gatewise.engine.patching.exact_effects import edge_effects
+from gatewise.engine.runs.counting import GRAIN, Counter
+from gatewise.engine.runs.memory import give_back
 from gatewise.engine.setting import Batch
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import (
+from gatewise.methods.base import (
     Division,
     Finding,
     Findings,
@@ -32,7 +32,7 @@ from gatewise.methods.contract import (
     parts_of,
     ranked,
 )
-from gatewise.methods.offered import OFFERED, EapConfig, EapIgConfig
+from gatewise.methods.configs import OFFERED, EapConfig, EapIgConfig
 from gatewise.progress import progress_bar
 from gatewise.statistics import rank_correlation
 

@@ -28,15 +28,15 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.selection import select_edges
-from gatewise.engine.counting import GRAIN, Counter
-from gatewise.engine.dense import DenseEngine
-from gatewise.engine.masked import MaskedEngine
+from gatewise.engine.forward.dense import DenseEngine
+from gatewise.engine.forward.masked import MaskedEngine
 from gatewise.engine.metrics import KL
-from gatewise.engine.runs import Direction, Intervention
+from gatewise.engine.runs.activations import Direction, Intervention
+from gatewise.engine.runs.counting import GRAIN, Counter
 from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import Division, Finding, Method, Problem, SearchDirection, Work, kl_price, parts_of
-from gatewise.methods.offered import OFFERED, EdgePruningConfig
+from gatewise.methods.base import Division, Finding, Method, Problem, SearchDirection, Work, kl_price, parts_of
+from gatewise.methods.configs import OFFERED, EdgePruningConfig
 from gatewise.progress import progress_bar
 
 LOW, HIGH, TEMPERATURE, EPSILON = -0.1, 1.1, 2 / 3, 1e-6  # of the hard-concrete distribution

@@ -7,12 +7,12 @@ import sys
 from importlib import import_module
 
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import Method
+from gatewise.methods.base import Method
 
 
 def methods() -> dict[str, Method]:
     """The methods of the package by name."""
-    from gatewise.methods.acdc import ACDC
+    from gatewise.methods.acdc.search import ACDC
     from gatewise.methods.eap import EAP, EAP_IG
     from gatewise.methods.edge_pruning import EDGE_PRUNING
 

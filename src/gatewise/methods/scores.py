@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.notebook import SHOWN, card
+from gatewise.display import SHOWN, card
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gatewise.lazy import imported_when_used
+from gatewise._lazy import imported_when_used
 from gatewise.models.loader import load_model
 
 if TYPE_CHECKING:

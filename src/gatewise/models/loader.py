@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError
-from gatewise.models.bridge import check_bridge, is_bridge, without_hooks
 from gatewise.models.config import empty_model, read_config
-from gatewise.models.fetch import DOWNLOADS, fetch, sha256_of
+from gatewise.models.download import DOWNLOADS, fetch, sha256_of
+from gatewise.models.transformer_lens import check_bridge, is_bridge, without_hooks
 
 if TYPE_CHECKING:
     import torch
@@ -136,7 +136,7 @@ def _from_gguf(path: Path, number_type: torch.dtype, device: Any, qkv: QKV, toke
     import torch
     import transformers
 
-    from gatewise.models.gguf import read_gguf
+    from gatewise.models.gguf.model import read_gguf
 
     file = read_gguf(path)
     _check_numbers(sum(math.prod(tensor.shape) for tensor in file.tensors), file.config, path)
@@ -160,7 +160,7 @@ def _frozen_view(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _planted(name: str, dtype: Any, device: Any, tokenizer: Any) -> Model:
-    from gatewise.models.planted import planted_model
+    from gatewise.models.synthetic.logic_model import planted_model
 
     if dtype is not None or device is not None or tokenizer is not None:
         raise GatewiseError(f"{name} is made in code, float32 on the CPU and without text: leave out the options.")

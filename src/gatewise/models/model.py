@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
+from gatewise.display import card
 from gatewise.errors import GatewiseError
-from gatewise.models.parts import Attention, JointHeadNorm, Pointwise, softcapped
-from gatewise.notebook import card
+from gatewise.models.components import Attention, JointHeadNorm, Pointwise, softcapped
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gatewise.circuits.graph import QKV, Graph
 from gatewise.errors import GatewiseError
+from gatewise.models.components import Attention, Norm, Pointwise, Projection
 from gatewise.models.layout import Layout
 from gatewise.models.model import Model
-from gatewise.models.parts import Attention, Norm, Pointwise, Projection
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +55,14 @@ def register_architecture(model_type: str, adapter: Adapter) -> None:
 
 def supported_architectures() -> dict[str, Adapter]:
     """`config.model_type` -> adapter. A new architecture is one file and one line here."""
-    from gatewise.models.gemma import gemma_parts
-    from gatewise.models.gpt2 import gpt2_parts
-    from gatewise.models.gpt_neo import gpt_neo_parts
-    from gatewise.models.llama import llama_parts
-    from gatewise.models.neox import neox_parts
-    from gatewise.models.olmo2 import olmo2_parts
-    from gatewise.models.opt import opt_parts
-    from gatewise.models.phi3 import phi3_parts
+    from gatewise.models.architectures.gemma import gemma_parts
+    from gatewise.models.architectures.gpt2 import gpt2_parts
+    from gatewise.models.architectures.gpt_neo import gpt_neo_parts
+    from gatewise.models.architectures.llama import llama_parts
+    from gatewise.models.architectures.neox import neox_parts
+    from gatewise.models.architectures.olmo2 import olmo2_parts
+    from gatewise.models.architectures.opt import opt_parts
+    from gatewise.models.architectures.phi3 import phi3_parts
 
     return {
         "gpt2": gpt2_parts,

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from gatewise.engine.batches import free_memory, parse_bytes
-from gatewise.engine.counting import Counter
+from gatewise.engine.runs.batches import free_memory, parse_bytes
+from gatewise.engine.runs.counting import Counter
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.contract import SEARCH_DIRECTIONS, Method, Problem, SearchDirection, Work
-from gatewise.methods.search import configured
+from gatewise.methods.base import SEARCH_DIRECTIONS, Method, Problem, SearchDirection, Work
+from gatewise.methods.discovery import configured
 from gatewise.models.loader import as_number_type, check_device
 from gatewise.plan.accelerators import ACCELERATORS, CONTEXT_BYTES, REACHED, find_accelerator, rates_of
 from gatewise.plan.rates import Rates, measure_rates

@@ -11,15 +11,15 @@ import torch
 from gatewise.circuits.graph import QKV
 from gatewise.errors import GatewiseError
 from gatewise.models.config import empty_model, read_config
-from gatewise.models.fetch import DOWNLOADS, cached
-from gatewise.models.gguf import read_gguf
+from gatewise.models.download import DOWNLOADS, cached
+from gatewise.models.gguf.model import read_gguf
 from gatewise.models.loader import TINY_FOLDER, as_number_type, load_tokenizer
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.plan.shapes import KNOWN, known_shape
 from gatewise.tasks import task as make_task
-from gatewise.tasks.naming import parse_name
 from gatewise.tasks.pairs import Pairs
+from gatewise.tasks.task_names import parse_name
 
 _TYPICAL = {"ioi": (20, 7), "gt": (19, 8), "sa": (6, 3)}  # tokens, and columns from the first difference on: SmolLM2's
 _NAMES = {  # where a built-in name's shape is, while it is not fetched

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.evaluation.judgement import faithful
+from gatewise.evaluation.verdicts import faithful
 from gatewise.gate_types import FOUND_BY, GATE_SIGNS, GATE_TYPES, SPLIT, TESTED_LABELS
-from gatewise.logic.interactions import Interaction
+from gatewise.gates.testing.gate_test import Interaction
+from gatewise.report.headline import doubts, facts, headline, next_steps, trust
 from gatewise.report.investigation import CIRCUIT_NAMES, Investigation
-from gatewise.report.verdicts import doubts, facts, headline, next_steps, trust
 
 if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation

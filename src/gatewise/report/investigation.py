@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import number_of_edges
-from gatewise.engine.runs import Direction
+from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, evaluate
 from gatewise.gate_types import TestedLabel
-from gatewise.logic.discovery import Interactions, interactions_at
-from gatewise.logic.find import Agreement, label_agreement
-from gatewise.logic.gates import Gates, split_gates
-from gatewise.logic.interactions import FEWEST, Interaction
-from gatewise.logic.truth import labels_by_test, truth_tables
-from gatewise.methods.contract import Method, SearchDirection
+from gatewise.gates.discovery import Agreement, label_agreement
+from gatewise.gates.labels import Gates, split_gates
+from gatewise.gates.testing.gate_test import FEWEST, Interaction
+from gatewise.gates.testing.pair_tables import labels_by_test, truth_tables
+from gatewise.gates.testing.search import Interactions, interactions_at
+from gatewise.methods.base import Method, SearchDirection
+from gatewise.methods.discovery import discover
 from gatewise.methods.registry import find_method
-from gatewise.methods.search import discover
 from gatewise.models.model import Model
-from gatewise.report.evidence import BOTH, Calibration, calibrated, halves, strongest_gates, strongest_nodes
-from gatewise.report.examples import ShownExample, shown_examples
-from gatewise.report.nodes import ShownNodes, shown_nodes
+from gatewise.report.node_behaviour import ShownNodes, shown_nodes
+from gatewise.report.prompts import ShownExample, shown_examples
+from gatewise.report.trust import BOTH, Calibration, calibrated, halves, strongest_gates, strongest_nodes
 from gatewise.store import Store
-from gatewise.store.records import from_plain, to_plain
+from gatewise.store.plain_data import from_plain, to_plain
 from gatewise.tasks.catalogue import Task
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Investigation:
         command: see `report_data`. export: also write the circuits, as JSON that EAP-IG and MIB tools read.
         """
         from gatewise.report.data import report_data, tables_data
-        from gatewise.report.files import save_files
         from gatewise.report.page import write_page
+        from gatewise.report.saving import save_files
 
         folder = Path(folder)
         written = [folder / "report.html"]
@@ -102,7 +102,7 @@ class Investigation:
         return written + save_files(self, folder, tables_data(self), export)
 
     def __repr__(self) -> str:
-        from gatewise.report.verdicts import headline
+        from gatewise.report.headline import headline
 
         return f"<Investigation of {self.model}: {headline(self)}>"
 

@@ -11,7 +11,7 @@ damaged one is never trusted. No pickle.
 """
 
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.entries import SCHEMA
-from gatewise.store.runs import Store
+from gatewise.store.format import SCHEMA
+from gatewise.store.results import Store
 
 __all__ = ["SCHEMA", "Checkpoint", "Store"]

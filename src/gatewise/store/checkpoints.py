@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
-from gatewise.arrays import DamagedError, pack
+from gatewise.archive import DamagedError, pack
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.store.entries import SCHEMA, checkpoint_name, decode, encode, key_of, parse
-from gatewise.store.roots import Shelf
+from gatewise.store.backends import Shelf
+from gatewise.store.format import SCHEMA, checkpoint_name, decode, encode, key_of, parse
 
 
 @dataclass(frozen=True, eq=False)

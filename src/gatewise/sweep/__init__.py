@@ -5,6 +5,6 @@ process, in several processes of one machine, or on a Ray cluster, with the same
 """
 
 from gatewise.sweep.grid import Cell, Grid, read_grid
-from gatewise.sweep.run import SweepForecast, SweepReport, run_sweep
+from gatewise.sweep.running import SweepForecast, SweepReport, run_sweep
 
 __all__ = ["Cell", "Grid", "SweepForecast", "SweepReport", "read_grid", "run_sweep"]

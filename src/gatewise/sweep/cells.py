@@ -11,9 +11,9 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
 from gatewise.methods import discover
-from gatewise.methods.contract import SEARCH_DIRECTIONS, Problem, SearchDirection
-from gatewise.methods.record import ingredients
-from gatewise.methods.search import configured
+from gatewise.methods.base import SEARCH_DIRECTIONS, Problem, SearchDirection
+from gatewise.methods.discovery import configured
+from gatewise.methods.provenance import ingredients
 from gatewise.models import load_model
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell

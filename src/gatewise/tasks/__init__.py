@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gatewise.lazy import imported_when_used
-from gatewise.tasks.encoder import tokenizer_fingerprint
-from gatewise.tasks.offered import RECIPES, every_form, options_of
+from gatewise._lazy import imported_when_used
+from gatewise.tasks.encoding import tokenizer_fingerprint
+from gatewise.tasks.registry import RECIPES, every_form, options_of
 
 if TYPE_CHECKING:
     from gatewise.tasks.catalogue import Task, task

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks import files
-from gatewise.tasks.encoder import Encoder, tokenizer_fingerprint
+from gatewise.tasks import task_files
+from gatewise.tasks._recipe import Recipe
+from gatewise.tasks.encoding import Encoder, tokenizer_fingerprint
 from gatewise.tasks.example import MARGIN_KINDS, MarginKind, TokenExample
-from gatewise.tasks.naming import Choices, chosen, full_name, parse_name
-from gatewise.tasks.offered import RECIPES, options_of
 from gatewise.tasks.pairs import Pairs
-from gatewise.tasks.recipe import Recipe
-from gatewise.tasks.rows import encoded, records_of, sorted_out
+from gatewise.tasks.parsing import encoded, records_of, sorted_out
+from gatewise.tasks.registry import RECIPES, options_of
+from gatewise.tasks.task_names import Choices, chosen, full_name, parse_name
 
 if TYPE_CHECKING:  # transformers takes a second to import, and only models need it
     from transformers import PreTrainedTokenizerBase
@@ -118,7 +118,9 @@ def task(
         if (recipe := RECIPES.get(short)) is not None:
             train, test = _generate(recipe, wanted, encoder, sizes, seed)
         else:
-            train, test = _divide(short, files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed)
+            train, test = _divide(
+                short, task_files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed
+            )
     title = full_name(Path(short).name, wanted, choices)
     halves = [_pairs(part, title, cast("MarginKind", wanted["margin"]), encoder) for part in (train, test)]
     return Task(title, halves[0], halves[1], seed, encoder.bos, used_up=len(train) < sizes[0])

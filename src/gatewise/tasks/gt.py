@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks.encoder import Encoder
+from gatewise.tasks._recipe import Draw, Recipe
+from gatewise.tasks._word_lists import words
+from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example
-from gatewise.tasks.recipe import Draw, Recipe
-from gatewise.tasks.words import words
 
 PROMPT = "The {noun} lasted from the year {century}{year} to the year {century}"
 CENTURIES = tuple(range(11, 18))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks.encoder import Encoder
+from gatewise.tasks._recipe import Draw, Recipe
+from gatewise.tasks._word_lists import words
+from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example
-from gatewise.tasks.recipe import Draw, Recipe
-from gatewise.tasks.words import words
 
 # {first} and {second} are introduced, {subject} is one of them again. A name never opens the sentence: without a
 # space before it, it would be another token in most vocabularies. Objects begin with a consonant, to follow "a".

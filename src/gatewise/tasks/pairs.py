@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gatewise.display import card
 from gatewise.errors import GatewiseError
-from gatewise.notebook import card
 from gatewise.tasks.example import MARGIN_KINDS, Example, MarginKind
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks.encoder import Encoder
+from gatewise.tasks._recipe import Draw, Recipe
+from gatewise.tasks._word_lists import word_pairs, words
+from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example
-from gatewise.tasks.recipe import Draw, Recipe
-from gatewise.tasks.words import word_pairs, words
 
 DETERMINERS = ("The", "The other", "The young", "The old", "Some", "My", "Your", "Our", "Their", "No")
 FEMALE_NOUNS = word_pairs(

@@ -1,0 +1,245 @@
+"""Circuit files: JSON that EAP-IG and MIB tools read, with our record added, and Edge-Pruning's list. No pickle.
+
+{"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
+ "nodes": {name: {"in_graph": bool}},
+ "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph; MIB also takes circuits
+                                                                     without any score
+ "gatewise": {...}}                                                  ignored by others
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.archive import is_arrays
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
+from gatewise.errors import GatewiseError
+from gatewise.files import read_json, shown, write_json
+
+_FORMAT = 1
+_WHAT = "a circuit file (EAP-IG/MIB JSON or Edge-Pruning's list of edges)"
+_MAX_SIZE = {"n_layers": 1_000, "n_heads": 1_000, "d_model": 1_000_000}
+_MOST_NODES = 2_000  # of a logic model: its table of edges grows with their square
+EdgeListNames = Literal["eap-ig", "edge-pruning-gpt2", "edge-pruning-llama"]
+_EDGE_LIST_NAMES: dict[EdgeListNames, tuple[tuple[str, ...], str]] = {
+    "eap-ig": (("input",), "logits"),
+    "edge-pruning-gpt2": (("tok_embeds", "pos_embeds"), "resid_post"),
+    "edge-pruning-llama": (("embeds",), "resid_post"),
+}
+_EDGE_PRUNING_NAMES = {"embeds": "input", "tok_embeds": "input", "pos_embeds": "input", "resid_post": "logits"}
+
+
+def circuit_to_json(circuit: Circuit) -> dict[str, Any]:
+    """The content of a circuit file."""
+    graph, kept = circuit.graph, circuit.mask.tolist()
+    scores = [float(k) for k in kept] if circuit.scores is None else circuit.scores.double().tolist()
+    if not all(map(math.isfinite, scores)):
+        raise GatewiseError("the circuit has scores that are not finite; a circuit file cannot hold them.")
+    present = set(circuit.nodes)
+    block: dict[str, Any] = {
+        "format": _FORMAT,
+        "qkv": graph.qkv,
+        "scored": circuit.scores is not None,
+        "provenance": dict(circuit.provenance),
+    }
+    if _is_layered(graph):
+        block["stages"] = [list(stage.nodes) for stage in graph.stages[:-1]]
+    return {
+        "cfg": graph.config(),
+        "nodes": {node: {"in_graph": node in present} for node in graph.nodes},
+        "edges": {
+            name: {"score": score, "in_graph": keep}
+            for name, score, keep in zip(graph.edges, scores, kept, strict=True)
+        },
+        "gatewise": block,
+    }
+
+
+def save_circuit(circuit: Circuit, path: str | Path) -> None:
+    write_json(Path(path), circuit_to_json(circuit))
+
+
+def save_edge_list(circuit: Circuit, path: str | Path, *, names: EdgeListNames = "eap-ig") -> None:
+    """Write Edge-Pruning's format: `[["a5.h9", "a9.h6.q"], ...]`.
+
+    names: what stands for `input` and `logits`. Edge-Pruning's GPT-2 has two nodes for the input, so that an edge from
+    it is written twice.
+    """
+    if names not in _EDGE_LIST_NAMES:
+        raise GatewiseError(f"names is one of {', '.join(_EDGE_LIST_NAMES)}, got {names!r}.")
+    sources, sink = _EDGE_LIST_NAMES[names]
+    pairs = []
+    for name in circuit.edges:
+        sender, port = name.split("->")
+        port = sink if port == "logits" else port.replace("<", ".").rstrip(">")
+        pairs += [[source, port] for source in (sources if sender == "input" else (sender,))]
+    write_json(Path(path), pairs)
+
+
+def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
+    """Read any of the formats. `graph`: what the circuit must belong to; needed for Edge-Pruning's list."""
+    if is_arrays(Path(path)):
+        raise GatewiseError(
+            f"{path} is no circuit file, but maybe a gates file: gatewise.Gates.load(path) reads it, and its "
+            f"export(folder) writes its circuits."
+        )
+    return circuit_from(read_json(Path(path), _WHAT), path, graph)
+
+
+def circuit_from(content: Any, path: str | Path, graph: Graph | None = None) -> Circuit:
+    """The circuit in the parsed content of a file of any of the formats; `path` is named in errors."""
+    if isinstance(content, list):
+        return _from_edge_list(path, content, graph)
+    if not isinstance(content, dict):
+        raise GatewiseError(f"{path} holds a {type(content).__name__} where {_WHAT} holds an object or a list.")
+    return circuit_from_json(content, path, graph)
+
+
+def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph | None = None) -> Circuit:
+    """The circuit in the parsed content of a file that is no bare list."""
+    edges = _entry(content, "edges", dict, path)
+    block = content.get("gatewise", {})
+    if not isinstance(block, dict):
+        raise GatewiseError(f"{path}: 'gatewise' holds a {type(block).__name__}, expected an object.")
+    found = _graph_of(content, edges, block, path)
+    if graph is not None:
+        if graph != found:
+            raise GatewiseError(
+                f"{path} is a circuit of {found!r}, but {graph!r} was expected. Load the matching model."
+            )
+        found = graph  # whose tables are made already
+    if len(edges) != found.n_edges:
+        raise GatewiseError(
+            f"{path}: 'edges' lists {len(edges):,} edges, its 'cfg' implies {found.n_edges:,}. "
+            f"Every edge has to be listed, with in_graph false for those outside the circuit."
+        )
+    mask, scores = _edge_values(edges, found, path)
+    provenance = block.get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise GatewiseError(f"{path}: gatewise.provenance holds a {type(provenance).__name__}, expected an object.")
+    return Circuit(found, mask, scores if block.get("scored", True) else None, provenance)
+
+
+def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tuple[Tensor, Tensor | None]:
+    """Which edges are in the circuit, and their scores, None if no edge has one.
+
+    Each edge has to be there, under one of its spellings.
+    """
+    listed = [False] * graph.n_edges
+    mask, scores = [False] * graph.n_edges, [0.0] * graph.n_edges
+    scored = any(isinstance(value, dict) and "score" in value for value in edges.values())
+    for name, value in edges.items():
+        index = graph.find(name)
+        if index is None:
+            raise GatewiseError(f"{path}: 'edges' has {shown(name)}, which is no edge of {graph!r}.")
+        if listed[index]:
+            raise GatewiseError(f"{path}: 'edges' has {graph.edges[index]!r} twice, in two spellings.")
+        if not isinstance(value, dict):
+            raise GatewiseError(
+                f"{path}: edge {name!r} holds {shown(value)}, expected {{'score': ..., 'in_graph': ...}}."
+            )
+        listed[index] = True
+        mask[index] = _entry(value, "in_graph", bool, f"{path}, edge {name!r}")
+        if scored:
+            scores[index] = _number(value, "score", f"{path}, edge {name!r}")
+    return torch.tensor(mask), torch.tensor(scores, dtype=torch.float64) if scored else None
+
+
+def _graph_of(
+    content: Mapping[str, Any], edges: Mapping[str, Any], block: Mapping[str, Any], path: str | Path
+) -> Graph:
+    cfg = _entry(content, "cfg", dict, path)
+    sizes = {key: _entry(cfg, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in cfg or key != "d_model"}
+    check_sizes(sizes, f"{path}: cfg")
+    if "stages" in block:
+        check_stages(block["stages"], f"{path}: gatewise.stages")
+        return Graph.layered(block["stages"][0], block["stages"][1:], sizes.get("d_model", 1))
+    if sizes["n_layers"] * (sizes["n_heads"] + 1) > len(edges):  # each node reads something; checked before it is built
+        raise GatewiseError(
+            f"{path}: 'cfg' says {sizes['n_layers']:,} layers of {sizes['n_heads']:,} heads, but 'edges' lists only "
+            f"{len(edges):,}. Every edge has to be listed, with in_graph false for those outside the circuit."
+        )
+    parallel = bool(cfg.get("parallel_attn_mlp", False))
+    qkv = "split" if any(name.endswith(">") for name in edges) else "merged"
+    return Graph.transformer(
+        sizes["n_layers"],
+        sizes["n_heads"],
+        sizes.get("d_model", 1),
+        parallel=parallel,
+        qkv=qkv,  # type: ignore[arg-type]
+    )
+
+
+def check_sizes(sizes: Mapping[str, Any], where: str) -> None:
+    """An error if a file's layers, heads or dimensions are none that a model has."""
+    for key, value in sizes.items():
+        if type(value) is not int or not 1 <= value <= _MAX_SIZE[key]:
+            raise GatewiseError(f"{where}.{key} is {shown(value)}, expected 1 to {_MAX_SIZE[key]:,}.")
+
+
+def check_stages(stages: Any, where: str) -> None:
+    """An error if a file's stages are none of a logic model."""
+    if not (isinstance(stages, list) and stages and all(_is_names(s) for s in stages)):
+        raise GatewiseError(f"{where} has to be a list of lists of node names.")
+    names = [name for stage in stages for name in stage]
+    if len(names) > _MOST_NODES or len(set(names) | {"logits"}) <= len(names):
+        raise GatewiseError(
+            f"{where} names {len(names):,} nodes; expected at most {_MOST_NODES:,} different ones, "
+            f"none of them 'logits'."
+        )
+
+
+def _from_edge_list(path: str | Path, content: list[Any], graph: Graph | None) -> Circuit:
+    if graph is None:
+        raise GatewiseError(
+            f"{path} is a bare list of edges, which does not say of which graph. "
+            f"Pass it: Circuit.load({Path(path).name!r}, model.graph)."
+        )
+    names = []
+    for i, item in enumerate(content):
+        if not (_is_names(item) and len(item) == 2):
+            raise GatewiseError(
+                f"{path}: entry {i} is {shown(item)}, expected [sender, port] such as ['a5.h9', 'a9.h6.q']."
+            )
+        sender, port = (_EDGE_PRUNING_NAMES.get(name, name) for name in item)
+        names.append(f"{sender}->{port}")
+    try:
+        return graph.circuit(names)
+    except GatewiseError as error:
+        raise GatewiseError(f"{path}: {error}") from error
+
+
+def _is_layered(graph: Graph) -> bool:
+    return graph.stages[0].nodes != ("input",) or all(stage.kind != "attention" for stage in graph.stages)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
+
+
+def _entry(content: Mapping[str, Any], key: str, kind: type, where: str | Path) -> Any:
+    if key not in content:
+        raise GatewiseError(f"{where}: the key {key!r} is missing. {_WHAT.capitalize()} was expected.")
+    value = content[key]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise GatewiseError(f"{where}: {key!r} is {shown(value)}, expected {kind.__name__}.")
+    return value
+
+
+def _number(content: Mapping[str, Any], key: str, where: str) -> float:
+    value = content.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise GatewiseError(f"{where}: {key!r} is {shown(value)}, expected a finite number.")

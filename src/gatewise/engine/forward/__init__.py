@@ -1,0 +1,1 @@
+"""Engines that run circuits: dense (all edges), masked (a mask per example, with gradient), sparse (few edges)."""

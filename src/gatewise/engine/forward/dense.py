@@ -1,0 +1,113 @@
+"""The dense engine: a circuit stage by stage, one matrix product mixing all senders into all ports of a stage.
+
+The input of port r is  base[r] + sum over kept u of mask[r, u] (current[u] - other[u]),  read before the norm, which is
+recomputed for every port. `gradient` is the same computation run backwards, stage by stage, without keeping any
+stage's activations: it serves Edge Pruning (a mask between 0 and 1) and EAP (the gradient at the full mask).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gatewise.engine.runs.activations import Intervention
+from gatewise.models.components import Attention, Pointwise
+from gatewise.models.model import Model
+
+
+class DenseEngine:
+    """Runs circuits, given as masks [port, sender], on one prepared batch."""
+
+    def __init__(self, model: Model, intervention: Intervention) -> None:
+        self.model, self.on = model, intervention
+        # Row 0 holds the base of the stage at hand, the others current - other of every sender: one product adds all.
+        self._rows = intervention.sources.new_empty(len(model.graph.senders) + 1, *intervention.sources.shape[1:])
+        self._delta = self._rows[1:]
+
+    @torch.no_grad()
+    def logits(self, mask: Tensor) -> Tensor:
+        """Logits of the circuit at the last position. [example, vocabulary]"""
+        return self.model.unembed(self._forward(mask))
+
+    @torch.no_grad()
+    def residual(self, mask: Tensor) -> Tensor:
+        """The residual that is unembedded at the last position. [example, d]"""
+        return self._forward(mask)
+
+    def gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """A loss of the logits, and its gradient with respect to the mask. -> scalar, [port, sender]"""
+        value, into_mask, _ = self._differentiate(mask, lambda last: loss(self.model.unembed(last)))
+        return value, into_mask
+
+    def mask_gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """The gradient with respect to the mask of a loss of the last residual. [port, sender]"""
+        return self._differentiate(mask, loss)[1]
+
+    def at_senders(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Outputs of all senders [sender, example, window, d], and the gradient of a loss of the residual there."""
+        _, _, into_senders = self._differentiate(mask, loss)
+        return self._delta + self.on.other, into_senders
+
+    def _differentiate(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """A loss of the last residual, and its gradient at the mask and at the senders' outputs."""
+        with torch.no_grad():
+            last = self._forward(mask)
+        last.requires_grad_(True)
+        value = loss(last)
+        (into_last,) = torch.autograd.grad(value, last)
+        return value.detach(), *self._backward(mask, into_last)
+
+    def _forward(self, mask: Tensor) -> Tensor:
+        """Fill `_delta` with current - other of every sender; return the last residual. [example, d]"""
+        graph, on, delta = self.model.graph, self.on, self._delta
+        torch.sub(on.sources, on.other[graph.sender_slices[0]], out=delta[graph.sender_slices[0]])
+        for index in range(len(self.model.stages)):
+            out = self._run_stage(index, self._port_inputs(index, mask))
+            nodes = graph.sender_slices[index + 1]
+            torch.sub(out, on.other[nodes], out=delta[nodes])
+        row = mask[graph.port_slices[-1]].to(delta.dtype)
+        kept: Tensor = torch.tensordot(row[0], delta[:, :, -1], dims=1)
+        return on.base[-1][:, -1] + kept
+
+    def _port_inputs(self, index: int, mask: Tensor) -> Tensor:
+        """Mix the senders into the ports of a stage. [port, example, window, d]"""
+        graph = self.model.graph
+        ports, reads = graph.port_slices[index + 1], graph.stages[index + 1].reads
+        rows = self._rows[: reads + 1]
+        rows[0] = self.on.base[index]
+        weights = torch.nn.functional.pad(mask[ports, :reads].to(rows.dtype), (1, 0), value=1.0)
+        return (weights @ rows.flatten(1)).reshape(len(weights), *rows.shape[1:])
+
+    def _run_stage(self, index: int, x: Tensor) -> Tensor:
+        stage: Attention | Pointwise = self.model.stages[index]
+        if isinstance(stage, Attention):
+            return stage(x, self.on.layout, self.on.prefix[index])
+        return stage(x)
+
+    def _backward(self, mask: Tensor, into_last: Tensor) -> tuple[Tensor, Tensor]:
+        """Sweep back over the stages, with the gradient of every sender's output gathered in one buffer.
+
+        -> [port, sender], [sender, example, window, d]
+        """
+        graph, delta = self.model.graph, self._delta
+        into_mask = torch.zeros(len(graph.ports), len(graph.senders), dtype=torch.float32, device=delta.device)
+        into_delta = torch.zeros_like(delta)  # [sender, example, window, d]
+        row = mask[graph.port_slices[-1]][0].to(delta.dtype)
+        into_delta[:, :, -1] = row[:, None, None] * into_last
+        into_mask[graph.port_slices[-1]] = torch.einsum("sbd,bd->s", delta[:, :, -1].float(), into_last.float())
+        for index in reversed(range(len(self.model.stages))):
+            nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
+            reads = graph.stages[index + 1].reads
+            with torch.no_grad():
+                x = self._port_inputs(index, mask)
+            with torch.enable_grad():
+                x.requires_grad_(True)
+                out = self._run_stage(index, x)
+            (into_x,) = torch.autograd.grad(out, x, into_delta[nodes])
+            into_ports = into_x.flatten(1)
+            into_mask[ports, :reads] = (into_ports @ delta[:reads].flatten(1).T).float()
+            rows = mask[ports, :reads].to(delta.dtype)
+            into_delta[:reads].flatten(1).addmm_(rows.T, into_ports)
+        return into_mask, into_delta

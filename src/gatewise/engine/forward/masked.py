@@ -1,0 +1,187 @@
+"""The masked engine: a loss of a circuit whose edges carry shares from 0 to 1, and its gradient where edges are open.
+
+An edge whose mask is exactly 0 has no say, and the hard-concrete masks of Edge Pruning are mostly 0 before long. So a
+node without an open path to the logits, or from a source that differs, is not run; ports that read nothing open share
+their input; and no gradient is computed for closed edges. Every example has a mask of its own. Stages are kept for the
+way back while there is room, and run again beyond it. The dense engine, with one mask for all, is the slow twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gatewise.engine.patching.propagation import all_moves
+from gatewise.engine.runs.activations import Intervention
+from gatewise.models.components import KINDS, Attention, JointHeadNorm, Kind
+from gatewise.models.model import Model
+
+_KEPT = 4, 14  # what a way back keeps of attention and of others, in units of the inputs of their ports
+_Span = slice | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """What of a stage is run."""
+
+    index: int
+    chosen: Tensor  # which of its nodes
+    own: Tensor  # which of its ports read something, sorted
+    nodes: _Span  # the senders that are its nodes
+    ports: _Span  # the ports that read something
+    senders: _Span  # what they read
+
+
+class MaskedEngine:
+    """Runs masks on one prepared batch. room: bytes that may be kept of the way forward for the way back."""
+
+    def __init__(self, model: Model, intervention: Intervention, room: int = 0) -> None:
+        self.model, self.on, self._room = model, intervention, room
+        shape = (len(model.graph.senders), *intervention.sources.shape[1:])
+        self._delta = intervention.sources.new_zeros(shape)  # current - other of every sender that is run
+
+    def gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """A loss of the logits, and its gradient at the open edges, 0 at closed ones; of the mask's shape.
+
+        mask: [example, port, sender], on the CPU, where the run is planned.
+        """
+        where = self._plan((mask != 0).any(dim=0))
+        weights = mask.to(self._delta.device, self._delta.dtype)
+        kept: dict[int, tuple[Tensor, Tensor]] = {}
+        room = self._room
+        for stage in where[:-1]:
+            x = self._mixed(stage, weights)
+            room -= _KEPT[not isinstance(self.model.stages[stage.index], Attention)] * x.nbytes
+            with torch.set_grad_enabled(room >= 0):
+                out = self._run(stage, x.requires_grad_(room >= 0))
+            if room >= 0:
+                kept[stage.index] = (x, out)
+            self._delta[stage.nodes] = torch.sub(out.detach(), self.on.other[stage.nodes])
+        last = self._mixed(where[-1], weights)[0].requires_grad_(True)
+        value = loss(self.model.unembed(last[:, -1]))
+        (into_last,) = torch.autograd.grad(value, last)
+        fine = torch.promote_types(weights.dtype, torch.float32)
+        into_mask = torch.zeros(mask.shape, dtype=fine, device=weights.device)
+        into_delta = torch.zeros_like(self._delta)
+        self._spread(where[-1], weights, into_last[None], into_mask, into_delta)
+        for stage in reversed([one for one in where[:-1] if len(one.own)]):
+            if stage.index in kept:
+                x, out = kept.pop(stage.index)
+            else:
+                x = self._mixed(stage, weights).requires_grad_(True)
+                out = self._run(stage, x)
+            (into_x,) = torch.autograd.grad(out, x, into_delta[stage.nodes])
+            self._spread(stage, weights, into_x, into_mask, into_delta)
+        return value.detach(), into_mask * (weights != 0)
+
+    def _plan(self, opened: Tensor) -> list[_Stage]:
+        """What has to be run, stage by stage; the last is the logits. opened: [port, sender] of bool"""
+        model, graph = self.model, self.model.graph
+        live = torch.zeros(len(graph.senders), dtype=torch.bool)  # has an open path to the logits
+        needed = torch.ones(len(graph.ports), dtype=torch.bool)  # belongs to such a node
+        for index in reversed(range(len(model.stages) + 1)):
+            nodes, ports = graph.sender_slices[index], graph.port_slices[index]
+            found = (opened[ports.stop :, nodes] & needed[ports.stop :, None]).any(dim=0)
+            live[nodes] = found.any() if len(model.siblings(nodes.start)) > 1 else found
+            if index:
+                needed[ports] = live[nodes].repeat((ports.stop - ports.start) // (nodes.stop - nodes.start))
+        moves = all_moves(model, opened, live) if self.on.is_run else live  # and can differ from the other run
+        plan = []
+        for index in range(len(model.stages)):
+            nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
+            reads = opened[ports, : graph.stages[index + 1].reads] & moves[: graph.stages[index + 1].reads]
+            chosen = moves[nodes].nonzero().flatten()
+            if len(chosen):
+                plan.append(self._stage(index, chosen, reads))
+        reads = opened[graph.port_slices[-1]] & moves
+        sources = graph.sender_slices[0]
+        torch.sub(self.on.sources, self.on.other[sources], out=self._delta[sources])
+        return [*plan, self._stage(len(model.stages), torch.tensor([0]), reads)]
+
+    def _stage(self, index: int, chosen: Tensor, reads: Tensor) -> _Stage:
+        """reads: which open edges carry something [port of the stage, sender]"""
+        graph = self.model.graph
+        part = self.model.stages[index] if index < len(self.model.stages) else None
+        first_port, first_node = graph.port_slices[index + 1].start, graph.sender_slices[index].stop
+        used = reads.any(dim=0).nonzero().flatten()
+        if isinstance(part, Attention) and not isinstance(part.q_norm, JointHeadNorm):
+            some = torch.zeros(len(reads), dtype=torch.bool)
+            some.view(-1, part.n_heads)[:, chosen] = True
+            own = (some & reads.any(dim=1)).nonzero().flatten()
+        elif isinstance(part, Attention):  # no head can be computed alone
+            own, chosen = torch.arange(len(reads)), torch.arange(part.n_heads)
+        else:
+            own = chosen
+        stop = int(used[-1]) + 1 if len(used) else 0
+        senders = slice(0, stop) if 2 * len(used) >= stop else used
+        return _Stage(index, chosen, own, self._span(chosen + first_node), self._span(own + first_port), senders)
+
+    def _span(self, indices: Tensor) -> _Span:
+        """A slice, if the indices are one: what it selects need not be copied."""
+        if len(indices) and int(indices[-1]) - int(indices[0]) + 1 == len(indices):
+            return slice(int(indices[0]), int(indices[-1]) + 1)
+        return indices
+
+    def _mixed(self, stage: _Stage, weights: Tensor) -> Tensor:
+        """Inputs of the ports that read something. [port, example, window, d]"""
+        base, carried = self.on.base[stage.index], self._delta[stage.senders]
+        if stage.index == len(self.model.stages):
+            base, carried = base[:, -1:], carried[:, :, -1:]
+        x = base.new_empty(len(stage.own), *base.shape)
+        for example, one in enumerate(weights):
+            share = one[stage.ports][:, stage.senders]
+            into = x[:, example].flatten(1)  # a view
+            torch.addmm(base[example].flatten(), share, carried[:, example].flatten(1), out=into)
+        return x
+
+    def _spread(self, stage: _Stage, weights: Tensor, into_x: Tensor, into_mask: Tensor, into_delta: Tensor) -> None:
+        """Gradients at the mask and at the senders out of those at a stage's inputs [port, example, column, d]."""
+        columns = into_x.shape[2]
+        carried = self._delta[stage.senders][:, :, -columns:]
+        into_carried = into_delta[stage.senders][:, :, -columns:]
+        for example, one in enumerate(weights):
+            into = into_x[:, example].flatten(1)
+            _put(into_mask[example], stage, into @ carried[:, example].flatten(1).T)
+            into_carried[:, example].flatten(1).addmm_(one[stage.ports][:, stage.senders].T, into)  # a view
+        if isinstance(stage.senders, Tensor):
+            into_delta[stage.senders, :, -columns:] = into_carried
+
+    def _run(self, stage: _Stage, x: Tensor) -> Tensor:
+        """What the chosen nodes put out. [node, example, window, d]"""
+        part, layout, prefix = self.model.stages[stage.index], self.on.layout, self.on.prefix[stage.index]
+        if not isinstance(part, Attention):
+            return part(x, stage.chosen.tolist())
+        if x.shape[0] == len(self.model.graph.stages[stage.index + 1].ports):
+            return part(x, layout, prefix)
+        q, k, v = (self._projected(part, stage, x, kind) for kind in KINDS)
+        prefix = part.prefix_per_head(prefix)
+        heads = stage.chosen.to(x.device)
+        if prefix is not None:
+            prefix = (prefix[0][heads], prefix[1][heads])
+        return part.joined(part.shares(part.attend(q, k, v, layout, prefix), heads))
+
+    def _projected(self, part: Attention, stage: _Stage, x: Tensor, kind: Kind) -> Tensor:
+        """Queries, keys or values of the chosen heads: of those with an input of their own, and of the others."""
+        first = 0 if self.model.graph.qkv == "merged" else part.n_heads * KINDS.index(kind)
+        rows = ((stage.own >= first) & (stage.own < first + part.n_heads)).nonzero().flatten()
+        own = stage.own[rows] - first
+        bare = stage.chosen[~torch.isin(stage.chosen, own)]
+        found = []
+        if len(own):
+            found.append(part.project(kind, x[int(rows[0]) : int(rows[-1]) + 1], self.on.layout, own.to(x.device)))
+        if len(bare):
+            base = self.on.base[stage.index][None]
+            found.append(part.project(kind, base, self.on.layout, bare.to(x.device)))
+        order = torch.cat([own, bare]).argsort().to(x.device)
+        return torch.cat(found)[order] if len(found) > 1 else found[0]
+
+
+def _put(into: Tensor, stage: _Stage, values: Tensor) -> None:
+    """Write [port, sender] of a stage into those of all."""
+    if isinstance(stage.ports, Tensor) and isinstance(stage.senders, Tensor):
+        into[stage.ports[:, None], stage.senders] = values
+    else:
+        into[stage.ports, stage.senders] = values

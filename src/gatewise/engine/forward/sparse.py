@@ -1,0 +1,235 @@
+"""The sparse engine: a circuit by what differs from no edges and from all edges.
+
+Circuits people look at have few edges, or lack few. So a port's input is either that without edges plus what its few
+kept edges carry, or the whole stream less what its few removed edges carry. Ports with nothing of their own share their
+input, and so queries, keys and values; nodes that read nothing new, or that nothing reads, are not run at all, and the
+first stages are not if they are those of the circuit before. The dense engine is the slow twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.engine.patching.propagation import DEAD, LAST, WIDE, all_liveness, all_moves
+from gatewise.engine.runs.activations import Intervention
+from gatewise.models.components import KINDS, Attention, JointHeadNorm, Kind
+from gatewise.models.model import Model
+
+_PRODUCT = 8  # adding what one edge carries takes as long as that many entries of a product of all ports and senders
+
+
+@dataclass(frozen=True, eq=False)
+class _Reads:
+    """What the ports of a stage read."""
+
+    index: int
+    base: Tensor  # without any edge [example, window, d]
+    stream: Tensor  # with all edges
+    senders: Tensor  # which move
+    weights: Tensor  # [port of the stage, sender]: 1 is added to the base, -1 taken from the stream
+    many: Tensor  # [port of the stage] of bool: whether its weights are for the stream
+
+
+@dataclass(frozen=True, eq=False)
+class _Done:
+    """What was run for a circuit, beside the outputs in the engine's buffer."""
+
+    kept: Tensor  # [port, sender] of bool
+    live: Tensor  # [sender]
+    totals: dict[int, Tensor]  # the sum of what moves, by the number of senders that have written
+
+
+class SparseEngine:
+    """Runs circuits on one prepared batch."""
+
+    def __init__(self, model: Model, intervention: Intervention) -> None:
+        self.model, self.on = model, intervention
+        shape = (len(model.graph.senders), *intervention.sources.shape[1:])
+        self._delta = intervention.sources.new_zeros(shape)  # current - other of every sender that moves
+        self._unmoved: dict[tuple[int, Kind], Tensor] = {}  # queries, keys and values without any edge
+        self._before: _Done | None = None
+
+    def logits(self, circuit: Circuit) -> Tensor:
+        """Logits of the circuit at the last position. [example, vocabulary]"""
+        return self.logits_of([circuit])[0]
+
+    def logits_of(self, circuits: Sequence[Circuit]) -> Tensor:
+        """The same of many circuits, unembedded in one product. [circuit, example, vocabulary]"""
+        return self.model.unembed(torch.stack([self.residual(circuit) for circuit in circuits]))
+
+    @torch.no_grad()
+    def residual(self, circuit: Circuit) -> Tensor:
+        """The residual that is unembedded at the last position. [example, d]
+
+        Of circuits one after the other, those with equal edges into the first stages share the runs of these.
+        """
+        model, on, graph = self.model, self.on, self.model.graph
+        sources = graph.sender_slices[0]
+        kept = graph.matrix(circuit.mask.cpu())
+        live = torch.tensor(all_liveness(model, kept))
+        shared, before, self._before = self._shared(kept, live), self._before, None
+        matters = live != DEAD
+        moves = all_moves(model, kept, matters) if on.is_run else matters  # differ from the other run
+        torch.sub(on.sources, on.other[sources], out=self._delta[sources])
+        total = self._delta[moves[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
+        totals = {sources.stop: total}  # by the number of senders that have written
+        for index in range(len(model.stages)):
+            nodes, reads = graph.sender_slices[index + 1], graph.stages[index + 1].reads
+            if before is not None and index < shared:
+                total = totals[nodes.stop] = before.totals[nodes.stop]
+                continue
+            if bool(moves[nodes].any()):
+                where = live[nodes] * moves[nodes]
+                total = total + self._run(self._reads(index, kept, moves, totals[reads]), where)
+            totals[nodes.stop] = total
+        self._before = _Done(kept, live, totals)
+        return self._inputs(self._reads(len(model.stages), kept, moves, total), torch.tensor([0]), 1)[0, :, 0]
+
+    def _shared(self, kept: Tensor, live: Tensor) -> int:
+        """How many first stages read the same edges and matter at the same positions as in the circuit before."""
+        graph, before = self.model.graph, self._before
+        if before is None:
+            return 0
+        for index, (ports, nodes) in enumerate(zip(graph.port_slices, graph.sender_slices, strict=True)):
+            if not torch.equal(kept[ports], before.kept[ports]) or not torch.equal(live[nodes], before.live[nodes]):
+                return max(0, index - 1)  # the sources are no stage that is run
+        return len(self.model.stages)
+
+    def _reads(self, index: int, kept: Tensor, moves: Tensor, total: Tensor) -> _Reads:
+        stage, base = self.model.graph.stages[index + 1], self.on.base[index]
+        senders = moves[: stage.reads].nonzero().flatten()
+        rows = kept[self.model.graph.port_slices[index + 1]][:, senders].to(torch.int8)
+        many = rows.sum(dim=1) * 2 > len(senders)
+        return _Reads(index, base, base + total, senders, rows - many[:, None].to(torch.int8), many)
+
+    def _inputs(self, reads: _Reads, ports: Tensor, columns: int) -> Tensor:
+        """Inputs of these ports of a stage at the last columns. [port, example, column, d]"""
+        base, stream = reads.base[:, -columns:], reads.stream[:, -columns:]
+        if not len(ports):
+            return base.new_empty(0, *base.shape)
+        weights, many = reads.weights[ports], reads.many[ports].tolist()
+        used = weights.any(dim=0).nonzero().flatten()
+        if int(weights.count_nonzero()) * _PRODUCT < len(weights) * len(used):
+            return self._added([stream if one else base for one in many], weights, reads.senders)
+        x = torch.stack([stream if one else base for one in many])
+        if not len(used):
+            return x
+        if columns == self.on.layout.window and len(used) * 3 > int(reads.senders[-1]) + 1:  # no need to gather them
+            weights = weights.new_zeros(len(ports), int(reads.senders[-1]) + 1).index_copy_(1, reads.senders, weights)
+            carried = self._delta[: weights.shape[1]]
+        else:
+            weights = weights[:, used]
+            carried = self._delta[:, :, -columns:][reads.senders[used].to(x.device)]
+        x.view(len(x), -1).addmm_(weights.to(x), carried.flatten(1))  # in place of what was stacked: no copy of it
+        return x
+
+    def _added(self, starts: list[Tensor], weights: Tensor, senders: Tensor) -> Tensor:
+        """What few edges carry, added one by one to what each port starts from. [port, example, column, d]"""
+        x = starts[0].new_empty(len(starts), *starts[0].shape)
+        carried: list[list[tuple[int, int]]] = [[] for _ in starts]
+        for row, column in weights.nonzero().tolist():
+            carried[row].append((int(senders[column]), int(weights[row, column])))
+        for into, start, edges in zip(x, starts, carried, strict=True):
+            if not edges:
+                into.copy_(start)
+            for sender, sign in edges:
+                torch.add(start, self._delta[sender][:, -start.shape[1] :], alpha=sign, out=into)
+                start = into
+        return x
+
+    def _run(self, reads: _Reads, where: Tensor) -> Tensor:
+        """Run the nodes of a stage where they matter, into `_delta`; return its sum. [example, window, d]"""
+        part, first = self.model.stages[reads.index], self.model.graph.sender_slices[reads.index + 1].start
+        total = torch.zeros_like(reads.base)
+        for place, columns in ((LAST, 1), (WIDE, self.on.layout.window)):
+            chosen = (where == place).nonzero().flatten()
+            if not len(chosen):
+                continue
+            if isinstance(part, Attention):
+                out = self._heads(part, reads, chosen, columns)
+            else:
+                out = part(self._inputs(reads, chosen, columns), chosen.tolist())
+            for sender, now in zip((chosen + first).tolist(), out, strict=True):
+                delta = self._delta[sender]
+                torch.sub(now, self.on.other[sender][:, -columns:], out=delta[:, -columns:])
+                delta[:, :-columns] = 0
+                total[:, -columns:] += delta[:, -columns:]
+        return total
+
+    def _heads(self, part: Attention, reads: _Reads, heads: Tensor, columns: int) -> Tensor:
+        """What these heads write at the last columns. [head, example, column, d]"""
+        layout, prefix = self.on.layout, self.on.prefix[reads.index]
+        window, whole, chosen = layout.window, len(heads) == part.n_heads, heads.to(self._delta.device)
+        if isinstance(part.q_norm, JointHeadNorm):  # no head can be computed alone, and all move together
+            return part(self._inputs(reads, torch.arange(len(reads.many)), window), layout, prefix)[:, :, -columns:]
+        widths: dict[Kind, int] = {"q": columns, "k": window, "v": window}
+        own = self._own_inputs(part, reads, heads, widths)
+        q, k, v = (self._projected(part, reads, heads, kind, widths[kind], own[kind]) for kind in KINDS)
+        prefix = part.prefix_per_head(prefix)
+        if prefix is not None and not whole:
+            prefix = (prefix[0][chosen], prefix[1][chosen])
+        z = part.attend(q, k, v, layout, prefix)
+        return part.joined(part.shares(z, None if whole else chosen))
+
+    def _ports(self, part: Attention, heads: Tensor, kind: Kind) -> Tensor:
+        """Which of the stage's ports queries, keys or values of these heads come from."""
+        return heads if self.model.graph.qkv == "merged" else heads + part.n_heads * KINDS.index(kind)
+
+    def _own_inputs(
+        self, part: Attention, reads: _Reads, heads: Tensor, widths: Mapping[Kind, int]
+    ) -> dict[Kind, Tensor]:
+        """Inputs of the ports of these heads that have something of their own; those of one width are mixed at once."""
+        own: dict[Kind, Tensor] = {}
+        for kind in KINDS:
+            ports = self._ports(part, heads, kind)
+            own[kind] = ports[reads.weights[ports].any(dim=1)]
+        if self.model.graph.qkv == "merged":
+            x = self._inputs(reads, own["k"], widths["k"])
+            return {kind: x[:, :, -width:] for kind, width in widths.items()}
+        found: dict[Kind, Tensor] = {}
+        for width in set(widths.values()):
+            alike = [kind for kind in KINDS if widths[kind] == width]
+            x = self._inputs(reads, torch.cat([own[kind] for kind in alike]), width)
+            found.update(zip(alike, x.split([len(own[kind]) for kind in alike]), strict=True))
+        return found
+
+    def _projected(self, part: Attention, reads: _Reads, heads: Tensor, kind: Kind, columns: int, x: Tensor) -> Tensor:
+        """Queries, keys or values of these heads at the last columns. [head, example, column, dimension]
+
+        x: inputs of the ports that have something of their own.
+        """
+        layout, device = self.on.layout, self._delta.device
+        ports = self._ports(part, heads, kind)
+        own, many = reads.weights[ports].any(dim=1), reads.many[ports]
+        parts = []  # which of the heads, and their values
+        if len(x):
+            chosen = None if len(x) == part.n_heads else heads[own].to(device)  # all: their weights need no copy
+            parts.append((own, part.project(kind, x, layout, chosen)))
+        full = many & ~own
+        if bool(full.any()):
+            x, chosen = reads.stream[None, :, -columns:], heads[full].to(device)
+            if len(chosen) * 2 > part.n_heads:  # keys and values once for each group
+                parts.append((full, part.per_head(part.project(kind, x, layout))[chosen]))
+            else:
+                parts.append((full, part.project(kind, x, layout, chosen)))
+        bare = ~many & ~own
+        if bool(bare.any()):
+            parts.append((bare, self._without_edges(part, reads, kind)[heads[bare].to(device)][:, :, -columns:]))
+        if len(parts) == 1:
+            return parts[0][1]
+        found = parts[0][1].new_empty(len(heads), *parts[0][1].shape[1:])
+        for which, values in parts:
+            found[which.to(device)] = values
+        return found
+
+    def _without_edges(self, part: Attention, reads: _Reads, kind: Kind) -> Tensor:
+        """Queries, keys or values of all heads that read no edge. [head, example, window, dimension]"""
+        key = (reads.index, kind)
+        if key not in self._unmoved:
+            self._unmoved[key] = part.per_head(part.project(kind, reads.base[None], self.on.layout))
+        return self._unmoved[key]

@@ -1,0 +1,1 @@
+"""Patching single edges and nodes exactly: incremental recomputation, effects of edges, outputs of one node."""

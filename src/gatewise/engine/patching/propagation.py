@@ -1,0 +1,181 @@
+"""Where a change can go: which nodes matter under a circuit, and the route of a node's change to the logits.
+
+Nodes without a kept path to the logits are dead; nodes whose output is read at the last position only live there. Both
+follow from what is kept alone, so that a route is made once for many changes. Heads that a norm over their sum couples
+(Gemma) live and change together: each one's share scales what all of them write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.graph import Graph
+from gatewise.models.components import KINDS, Kind
+from gatewise.models.model import Model
+
+DEAD, LAST, WIDE = 0, 1, 2  # whether a node matters: not at all, at the last position, at all positions of the window
+
+
+def kinds_of(graph: Graph, port: int) -> tuple[Kind, ...]:
+    """What of a head a port feeds; empty for other nodes."""
+    name = graph.ports[port]
+    if name.endswith(">"):
+        return (name[-2],)  # type: ignore[return-value]
+    return KINDS if graph.stages[graph.stage_of_port[port]].kind == "attention" else ()
+
+
+def liveness(model: Model, kept: Tensor, node: int, known: Sequence[int]) -> int:
+    """Where a sender is needed, given where all of later stages are. kept: [port, sender] of bool."""
+    graph, need = model.graph, DEAD
+    for port in kept[:, model.siblings(node)].any(dim=1).nonzero().flatten().tolist():
+        if port == len(graph.ports) - 1:
+            need = max(need, LAST)
+            continue
+        reader = known[graph.port_sender[port]]
+        kinds = kinds_of(graph, port)
+        if reader != DEAD and ("k" in kinds or "v" in kinds):
+            return WIDE
+        need = max(need, reader)
+    return need
+
+
+def all_liveness(model: Model, kept: Tensor) -> list[int]:
+    """Liveness of every sender."""
+    graph = model.graph
+    found = torch.full((len(graph.senders),), DEAD, dtype=torch.int8)
+    needs = torch.full((len(graph.ports),), LAST, dtype=torch.int8)  # where each port reads, from the logits back
+    for index in reversed(range(len(graph.stages) - 1)):
+        nodes, ports = graph.sender_slices[index], graph.port_slices[index]
+        later = slice(ports.stop, None)
+        found[nodes] = (kept[later, nodes] * needs[later, None]).amax(dim=0)
+        if len(model.siblings(nodes.start)) > 1:
+            found[nodes] = found[nodes].max()
+        for port in range(ports.start, ports.stop):
+            reader, kinds = int(found[graph.port_sender[port]]), kinds_of(graph, port)
+            needs[port] = WIDE if reader != DEAD and ("k" in kinds or "v" in kinds) else reader
+    return [int(one) for one in found]
+
+
+def all_moves(model: Model, kept: Tensor, matters: Tensor) -> Tensor:
+    """Which of the senders that matter read, along kept edges, from a source. [sender] of bool
+
+    The others put out what they do without any edge. matters: [sender] of bool
+    """
+    graph, moves = model.graph, matters.clone()
+    for index in range(1, len(graph.stages) - 1):
+        nodes, ports, reads = graph.sender_slices[index], graph.port_slices[index], graph.stages[index].reads
+        moving = (kept[ports, :reads] & moves[:reads]).any(dim=1)
+        reached = moving.reshape(-1, nodes.stop - nodes.start).any(dim=0)
+        moves[nodes] &= reached.any() if len(model.siblings(nodes.start)) > 1 else reached
+    return moves
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Ports of one kind that a change reaches, and which changed senders they read."""
+
+    kind: Kind | None
+    ports: list[int]
+    rows: Tensor  # which of the step's nodes they belong to
+    wide: bool  # whether they read all positions of the window
+    mix: Tensor  # [port, changed sender so far] of 0 and 1; if it is wide, of the wide changed senders
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Nodes of one stage and one liveness that a change reaches."""
+
+    stage: int  # index in model.stages
+    nodes: list[int]  # sender indices
+    written: list[int]  # the nodes whose outputs change with theirs: the same, or all heads of a coupled layer
+    locals: list[int]  # indices within the stage
+    heads: Tensor  # the same
+    wide: bool
+    readings: Sequence[Reading]  # none for the node that a route starts from
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """The way of a change of one node to the logits along kept edges."""
+
+    start: Step
+    steps: list[Step]
+    changed: list[int]  # what the start writes, then what each step does
+    wide_changed: list[int]
+    into_logits: Tensor  # [changed sender] of 0 and 1
+
+    @property
+    def node(self) -> int:
+        return self.start.nodes[0]
+
+    @property
+    def read_by_logits(self) -> list[int]:
+        """The changed senders that the logits read."""
+        return [sender for sender, read in zip(self.changed, self.into_logits.tolist(), strict=True) if read]
+
+
+def find_route(model: Model, kept: Tensor, node: int, live: Sequence[int]) -> Route:
+    """How a change of this node reaches the logits. live: liveness of all senders from this one on."""
+    graph = model.graph
+    start = step_of(model, [node], live[node] == WIDE)
+    changed, wide_changed = [*start.written], [*start.written] if start.wide else []
+    steps = []
+    for index in range(start.stage + 1, len(graph.stages) - 1):
+        if graph.stages[index].reads <= node:
+            continue
+        found = _steps(model, kept, index, changed, wide_changed, live)
+        steps += found
+        for step in found:
+            changed += step.written
+            wide_changed += step.written if step.wide else []
+    return Route(start, steps, changed, wide_changed, kept[-1, changed].to(model.head))
+
+
+def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Reading] = ()) -> Step:
+    """A step of these nodes of one stage."""
+    index, together = model.graph.stage_of_sender[nodes[0]], model.siblings(nodes[0])
+    written = [*together] if len(together) > 1 else nodes
+    locals_ = [node - model.graph.sender_slices[index].start for node in nodes]
+    return Step(index - 1, nodes, written, locals_, torch.tensor(locals_, device=model.head.device), wide, readings)
+
+
+def _steps(
+    model: Model, kept: Tensor, index: int, changed: list[int], wide_changed: list[int], live: Sequence[int]
+) -> list[Step]:
+    """The nodes of a stage that read a changed sender, those of each liveness together."""
+    graph, ports = model.graph, model.graph.port_slices[index]
+    reached = kept[ports][:, changed].any(dim=1).nonzero().flatten() + ports.start
+    by_node: dict[int, list[int]] = {}
+    for port in reached.tolist():
+        if live[graph.port_sender[port]] != DEAD:
+            by_node.setdefault(graph.port_sender[port], []).append(port)
+    steps = []
+    for wide in (False, True):
+        nodes = sorted(node for node in by_node if (live[node] == WIDE) == wide)
+        if nodes:
+            ports_of = [by_node[node] for node in nodes]
+            steps.append(step_of(model, nodes, wide, _readings(model, kept, ports_of, wide, changed, wide_changed)))
+    return steps
+
+
+def _readings(
+    model: Model, kept: Tensor, ports_of: list[list[int]], wide: bool, changed: list[int], wide_changed: list[int]
+) -> list[Reading]:
+    """What the ports of a step's nodes read. ports_of: the reached ports of each node"""
+    groups: dict[Kind | None, list[tuple[int, int]]] = {}
+    for row, ports in enumerate(ports_of):
+        for port in ports:
+            for kind in kinds_of(model.graph, port) or (None,):
+                groups.setdefault(kind, []).append((port, row))
+    readings = []
+    for kind, members in groups.items():
+        everywhere = wide or kind in ("k", "v")
+        ports = [port for port, _ in members]
+        mix = kept[ports][:, wide_changed if everywhere else changed].to(model.head)
+        rows = torch.tensor([row for _, row in members], device=model.head.device)
+        readings.append(Reading(kind, ports, rows, everywhere, mix))
+    return readings

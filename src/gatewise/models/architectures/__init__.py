@@ -1,0 +1,1 @@
+"""One adapter per architecture: where the weights of a layer are."""

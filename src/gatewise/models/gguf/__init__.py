@@ -1,0 +1,1 @@
+"""Models from GGUF files: the file, the tokenizer, the families of architectures."""

@@ -1,0 +1,120 @@
+"""How far to trust a search: which gates to test, whether halves of the pairs agree, how exact the scores are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.selection import select_edges
+from gatewise.engine.patching.exact_effects import edge_effects
+from gatewise.engine.runs.activations import Direction
+from gatewise.engine.setting import Setting
+from gatewise.evaluation import overlap
+from gatewise.gates.labels import Gates
+from gatewise.methods.base import Method
+from gatewise.methods.discovery import discover
+from gatewise.models.model import Model
+from gatewise.statistics import rank_correlation
+from gatewise.store import Store
+from gatewise.tasks.pairs import Pairs
+
+BOTH: tuple[Direction, ...] = ("ns", "dn")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Estimated scores against exact effects on the margin, for edges of the circuit drawn by the seed."""
+
+    exact: Mapping[int, float]  # edge index -> change of the margin, with the sign of the scores
+    rank_correlation: float
+    same_sign: float  # share of the edges
+
+
+def edge_strength(gates: Gates) -> Tensor:
+    """How strong each edge is in the direction that ranks it higher, relative to that direction's strongest. [edge]"""
+    found = []
+    for circuit in (gates.ns, gates.dn):
+        scores = circuit.mask.double() if circuit.scores is None else circuit.scores.double().abs()
+        scores = torch.where(circuit.mask, scores, 0.0)
+        found.append(scores / scores.max().clamp(min=1e-300))
+    return torch.stack(found).amax(dim=0)
+
+
+def strongest_gates(gates: Gates, receivers: int, senders: int) -> Circuit:
+    """The strongest `senders` edges of each of the `receivers` ports whose edges are strongest in sum."""
+    graph, strength = gates.graph, edge_strength(gates)
+    by_port = graph.by_receiver(gates.sound.indices)
+    ports = [port for port, edges in by_port.items() if len(edges) >= 2]
+    ports.sort(key=lambda port: -float(strength[by_port[port]].sum()))
+    chosen: list[int] = []
+    for port in ports[:receivers]:
+        chosen += sorted(by_port[port], key=lambda edge: -float(strength[edge]))[:senders]
+    return graph.circuit(chosen)
+
+
+def strongest_nodes(gates: Gates, most: int) -> list[str]:
+    """The nodes that write, whose edges in and out are strongest in sum."""
+    graph, strength = gates.graph, edge_strength(gates)
+    total = dict.fromkeys(graph.senders, 0.0)
+    for edge in gates.sound.indices:
+        value = float(strength[edge])
+        total[graph.senders[int(graph.edge_sender[edge])]] += value
+        receiver = graph.port_node[int(graph.edge_port[edge])]
+        if receiver in total:
+            total[receiver] += value
+    return sorted((name for name in total if total[name] > 0), key=lambda name: -total[name])[:most]
+
+
+def halves(
+    model: Model,
+    pairs: Pairs,
+    method: Method,
+    whole: Mapping[Direction, Circuit],
+    *,
+    seed: int,
+    memory: int | str | None,
+    store: Store | None,
+    parameters: Mapping[str, Any],
+) -> dict[Direction, float]:
+    """Jaccard overlap of the circuits that the first and the second half of the pairs find, of the size of the whole's.
+
+    Where scores are means over examples, those of the second half follow from the whole's and the first half's.
+    """
+    middle = len(pairs) // 2
+    sizes = {direction: len(circuit) for direction, circuit in whole.items()}
+    asked: dict[str, Any] = {"direction": tuple(sizes), "edges": sizes, "seed": seed, "memory": memory, "store": store}
+    first = discover(model, pairs[:middle], method, **asked, **parameters)
+    if method.additive:
+        second = {one: _rest(circuit, first[one], middle / len(pairs)) for one, circuit in whole.items()}
+    else:
+        second = discover(model, pairs[middle:], method, **asked, **parameters)
+    return {direction: overlap([first[direction], second[direction]]).mean_jaccard for direction in sizes}
+
+
+def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:
+    """The circuit that the other examples find: the whole's scores are the mean of both, weighted by their shares."""
+    assert whole.scores is not None
+    assert part.scores is not None
+    scores = (whole.scores.double() - share * part.scores.double()) / (1 - share)
+    return Circuit(whole.graph, select_edges(whole.graph, scores.abs(), len(whole), "top"), scores)
+
+
+def calibrated(setting: Setting, circuit: Circuit, direction: Direction, *, edges: int, seed: int) -> Calibration:
+    """Compare the scores of some of a circuit's edges with what removing them from the full graph really does."""
+    assert circuit.scores is not None
+    indices = torch.tensor(circuit.indices)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
+    effects = edge_effects(setting, None, drawn.tolist(), direction)
+    exact = effects.margin if direction == "ns" else -effects.margin  # scores: clean exchanged for corrupted
+    estimated = circuit.scores[drawn].double()
+    return Calibration(
+        dict(zip(drawn.tolist(), exact.tolist(), strict=True)),
+        rank_correlation(estimated, exact),
+        float((estimated.sign() == exact.sign()).double().mean()),
+    )

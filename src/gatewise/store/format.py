@@ -1,0 +1,105 @@
+"""What is in the file of a stored result, exactly, and what the file is called."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from gatewise.archive import DamagedError, pack, unpack
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.serialization import pack_circuits, unpack_circuits
+from gatewise.errors import GatewiseError
+from gatewise.files import as_plain
+
+SCHEMA = 2  # raise it when a method or an entry changes its meaning: older entries are then no longer found
+_TAG = "$float"  # {"$float": "nan"}: JSON has no NaN and no infinities
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+
+def key_of(plain: Any) -> str:
+    """A name for plain data: 32 hexadecimal digits."""
+    text = json.dumps(plain, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def entry_name(key: str) -> str:
+    return f"{key[:2]}/{key}.safetensors"
+
+
+def checkpoint_name(key: str) -> str:
+    return f"{key[:2]}/{key}.checkpoint"
+
+
+def pack_result(key: str, circuits: Sequence[Circuit], record: Mapping[str, Any]) -> bytes:
+    """A file of circuits of one graph."""
+    plain, arrays = pack_circuits(circuits)
+    return pack({**_head(key, "circuits", record), **plain}, arrays)
+
+
+def pack_value(key: str, value: Any, record: Mapping[str, Any]) -> bytes:
+    """A file of plain data."""
+    return pack({**_head(key, "json", record), "value": encode(value, "the result")}, {})
+
+
+def _head(key: str, kind: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "key": key, "kind": kind, "record": as_plain(record)}
+
+
+def parse(content: bytes, key: str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file holds, if it is the one of this key and kind. Raises DamagedError."""
+    plain, arrays = unpack(content)
+    found = tuple(plain.get(name) for name in ("schema", "key", "kind"))
+    if found != (SCHEMA, key, kind):
+        raise DamagedError(f"it is the {found[2]} {found[1]} of schema {found[0]}")
+    return plain, arrays
+
+
+def circuits_in(content: bytes, key: str) -> list[Circuit]:
+    """Raises DamagedError."""
+    return unpack_circuits(*parse(content, key, "circuits"))
+
+
+def value_in(content: bytes, key: str) -> Any:
+    """Raises DamagedError."""
+    plain, _ = parse(content, key, "json")
+    try:
+        return decode(plain["value"])
+    except (ValueError, KeyError, RecursionError) as error:
+        raise DamagedError(f"its value cannot be understood ({error})") from error
+
+
+def encode(value: Any, where: str = "the value") -> Any:
+    """As JSON holds it and `decode` gives it back, numbers exactly, tuples as lists. Anything else is refused."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {_TAG: str(float(value))}
+    if isinstance(value, list | tuple):
+        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key == _TAG:
+                raise GatewiseError(
+                    f"{where} has the key {key!r}; keys of stored values are texts other than {_TAG!r}."
+                )
+        return {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+    kind = type(value).__name__
+    raise GatewiseError(f"{where} is a {kind}; stored values are numbers, texts, lists, dicts, True, False and None.")
+
+
+def decode(value: Any) -> Any:
+    """What `encode` was given. Anything it cannot have made is a ValueError."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if isinstance(value, dict):
+        if _TAG not in value:
+            return {key: decode(item) for key, item in value.items()}
+        if len(value) > 1 or value[_TAG] not in _NOT_FINITE:
+            raise ValueError(f"{json.dumps(value)[:80]} is no number")
+        return float(value[_TAG])
+    return value

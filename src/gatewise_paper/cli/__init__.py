@@ -1,0 +1,1 @@
+"""The paper's commands: `gatewise reproduce`, `toy` and `truth`."""

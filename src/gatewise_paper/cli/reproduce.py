@@ -1,0 +1,163 @@
+"""`gatewise reproduce`: the paper's tables and figures, on a model of your size."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gatewise.cli.options import (
+    JsonOption,
+    parse_parameters,
+    warnings_as_lines,
+    whole_numbers,
+)
+from gatewise.errors import GatewiseError, GatewiseWarning
+
+if TYPE_CHECKING:
+    from gatewise_paper.presets import Preset
+
+
+def reproduce_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all. None: list them.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="quick (tiny), laptop (gemma3-270m), smollm2 (smollm2-135m) or paper (gpt2).")
+    ] = "quick",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [reproduction/PRESET].")] = None,
+    workers: Annotated[int | None, typer.Option(help="Searches at a time [one per core].")] = None,
+    ray: Annotated[str | None, typer.Option(help="A Ray cluster instead: HOST:PORT or auto; shares --out.")] = None,
+    model: Annotated[str | None, typer.Option(help="Another model: a name, a Hugging Face id or a folder.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Other numbers of edges, such as 50,100.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Another number of seeds, for everything.")] = None,
+    pairs: Annotated[int | None, typer.Option(help="Another number of pairs to search on.")] = None,
+    held_out: Annotated[int | None, typer.Option(help="Another number of pairs to measure on.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Another number of removals for each receiver.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Only these tasks, such as ioi,gt.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods, such as eap,acdc.")] = None,
+    tested_gates: Annotated[
+        str | None, typer.Option(help="Tasks with tested gates beside those of the split, such as ioi; or none.")
+    ] = None,
+    unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of the stand-in.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="METHOD.key=value of a method.")] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Choose the sizes that verdicts are about, add them to this file, and stop.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the paper's tables and figures, each with a verdict. An interrupted run goes on where it stopped.
+
+    `gatewise reproduce all` makes everything on `tiny`; `--preset laptop` does it on real models, for hours.
+
+    Examples:
+
+    ```
+    gatewise reproduce
+    gatewise reproduce proportion --tasks ioi --methods eap --seeds 1
+    ```
+    """
+    from gatewise_paper.experiments import EXPERIMENTS
+    from gatewise_paper.presets import PRESETS
+    from gatewise_paper.runner import reproduce
+
+    if not names and calibrate is None and as_json:
+        print(
+            json.dumps([{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()], indent=2)
+        )
+        return
+    if not names and calibrate is None:
+        for experiment in EXPERIMENTS.values():
+            print(f"{experiment.name:22} {experiment.title} ({', '.join(experiment.labels)})")
+        return
+    if preset not in PRESETS:
+        raise GatewiseError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
+    chosen = PRESETS[preset]
+    changes: dict[str, Any] = {
+        "model": model,
+        "tasks": _names(tasks),
+        "methods": _names(methods),
+        "gates_tested_on": () if tested_gates == "none" else _names(tested_gates),
+        "sizes": None if sizes is None else tuple(sorted(set(whole_numbers("--sizes", sizes)))),
+        "seeds": seeds,
+        "pairs": pairs,
+        "held_out": held_out,
+        "repeats": repeats,
+        "forget": unlearn,
+        "parameters": _parameters(chosen.parameters, settings or []),
+    }
+    chosen = chosen.changed(**{key: value for key, value in changes.items() if value is not None})
+    if calibrate is not None:
+        _calibrate(chosen, calibrate)
+        return
+    with warnings_as_lines():
+        summary = reproduce(
+            names or [],
+            chosen,
+            out=out or Path("reproduction") / preset,
+            workers=workers,
+            ray=ray,
+            options=[one for one in _of_the_result(sys.argv[1:]) if one not in ("reproduce", *(names or []))],
+        )
+    if as_json:
+        print(json.dumps(json.loads(summary.with_name("results.json").read_text()), indent=2))
+    else:
+        print(_verdicts(summary.with_name("results.json"), names or []))
+        print(f"\n{summary}\n{summary.with_suffix('.html')}")
+
+
+def _of_the_result(arguments: Sequence[str]) -> Iterator[str]:
+    """What of a command determines a result: not where it is written, by whom it is made, nor how it is shown."""
+    values = iter(arguments)
+    for one in values:
+        if one in ("--out", "-o", "--workers", "--ray"):
+            next(values, None)
+        elif not one.startswith(("--out=", "--workers=", "--ray=", "--json", "--debug")):
+            yield one
+
+
+def _calibrate(preset: Preset, path: Path) -> None:
+    from gatewise.files import write_atomically
+    from gatewise_paper.lab import Lab
+    from gatewise_paper.size_calibration import calibrate
+
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GatewiseWarning)  # that small circuits have no path is the question here
+        known[preset.model] = calibrate(Lab(preset, path.parent))
+    write_atomically(path, (json.dumps(known, indent=1) + "\n").encode())
+    for task, measures in known[preset.model]["tasks"].items():
+        for measure, found in measures.items():
+            judged = ", ".join(map(str, found["judged"])) or "none"
+            print(f"{task} {measure}: {judged}; primary {found['primary']}")
+
+
+def _verdicts(results: Path, names: Sequence[str]) -> str:
+    """Those of this run; a folder may have others."""
+    content = json.loads(results.read_text())
+    return "\n".join(
+        f"{name}: {verdict['judgement']}: {verdict['claim']}"
+        for name, outcome in content["experiments"].items()
+        if name in names or "all" in names
+        for verdict in outcome["verdicts"]
+    )
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _parameters(base: Any, settings: list[str]) -> dict[str, dict[str, Any]] | None:
+    """The preset's parameters of the methods, with `METHOD.key=value` over them."""
+    if not settings:
+        return None
+    found = {method: dict(values) for method, values in base.items()}
+    for text in settings:
+        method, dot, rest = text.partition(".")
+        if not dot:
+            raise GatewiseError(f"--set {text!r}: write METHOD.key=value, such as edge-pruning.steps=100.")
+        found.setdefault(method, {}).update(parse_parameters(method, [rest]))
+    return found

@@ -1,0 +1,161 @@
+"""One visual language for all figures: colours, markers and sizes, and the saving of files.
+
+Colours are from Okabe and Ito's palette, which people with any common colour vision can tell apart; directions and
+methods also differ by marker and line style.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gatewise.statistics import Interval
+from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES, task_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # matplotlib is optional
+    Axes = Figure = Any
+
+DIRECTION_COLOURS = {"ns": "#0072B2", "dn": "#D55E00", "ns+dn": "#009E73"}
+METHOD_COLOURS = {"acdc": "#CC79A7", "eap": "#E69F00", "edge-pruning": "#56B4E9"}
+BASELINE_COLOUR = "#777777"
+_CHARACTER = 0.035  # about how much of a narrow axis one character of a tick's name takes
+MARKERS = {"ns": "o", "dn": "s", "ns+dn": "^", "acdc": "o", "eap": "s", "edge-pruning": "^"}
+LINES = {"ns": "--", "dn": ":", "ns+dn": "-"}
+_MOST_TICKS = 7  # of an axis over many orders of magnitude
+_LOOK: dict[Any, Any] = {
+    "figure.dpi": 110,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "gatewise",  # the same file for the same numbers
+    "svg.fonttype": "none",
+}
+
+
+def panels(rows: int, columns: int, *, width: float = 3.2, height: float = 2.6, **more: Any) -> tuple[Figure, Any]:
+    """A figure with a grid of axes, [rows][columns], always two-dimensional."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **more)
+
+
+def by_task_and_method(
+    tasks: Sequence[str], methods: Sequence[str], fill: Callable[[Any, str, str], None], label: str = "", **more: Any
+) -> Figure:
+    """Panels with titles: tasks down, methods across."""
+
+    def titled(at: Any, task: str, method: str) -> None:
+        fill(at, task, method)
+        below = at.get_title()
+        at.set_title(f"{METHOD_NAMES[method]}, {task_name(task)}{below and chr(10)}{below}")
+
+    return filled(tasks, methods, titled, label, **more)
+
+
+def filled(
+    rows: Sequence[Any],
+    columns: Sequence[Any],
+    fill: Callable[[Any, Any, Any], None],
+    label: str = "",
+    *,
+    legend_columns: int | None = None,
+    **more: Any,
+) -> Figure:
+    """Panels, each filled by a call with its axes, row and column; one legend of all below."""
+    figure, axes = panels(len(rows), len(columns), **more)
+    for line, row in zip(axes, rows, strict=True):
+        for at, column in zip(line, columns, strict=True):
+            fill(at, row, column)
+        line[0].set_ylabel(label)
+    drawn = [at.get_legend_handles_labels() for line in axes for at in line]
+    known = {label: handle for some in reversed(drawn) for handle, label in zip(*some, strict=True)}
+    labels = list(dict.fromkeys(label for _, some in drawn for label in some))
+    if labels:
+        legend_below(figure, [known[label] for label in labels], labels, columns=legend_columns)
+    return figure
+
+
+def direction_style(direction: str) -> dict[str, Any]:
+    """How a line of a direction looks."""
+    look = {"color": DIRECTION_COLOURS[direction], "marker": MARKERS[direction], "linestyle": LINES[direction]}
+    return {**look, "markersize": 4, "label": DIRECTION_NAMES[direction]}
+
+
+def bars(at: Any, shift: int, values: Sequence[float], errors: Any, **style: Any) -> None:
+    """One of three bars at each place, with lines for their errors."""
+    places = [place + 0.27 * (shift - 1) for place in range(len(values))]
+    at.bar(places, values, 0.25, yerr=errors, error_kw={"linewidth": 0.8, "capsize": 2}, **style)
+    at.grid(axis="x", visible=False)
+
+
+def errors(values: Sequence[float], intervals: Iterable[Interval]) -> list[list[float]]:
+    """Lengths of error bars, downwards and upwards; 0 where an interval is not known."""
+
+    def length(one: float, other: float) -> float:
+        return max(0.0, one - other) if math.isfinite(one - other) else 0.0
+
+    ends = [(length(v, i.low), length(i.high, v)) for v, i in zip(values, intervals, strict=True)]
+    return [[low for low, _ in ends], [high for _, high in ends]]
+
+
+def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:
+    """A logarithmic axis of numbers of edges, with a tick for each size; of sizes that are close, one is named."""
+    axes.set_xscale("log")
+    sizes, names = sorted(sizes), dict[int, str]()
+    free = math.inf  # where the name after it begins, as a share of the axis
+    for size in reversed(sizes):
+        place, name = math.log(size / sizes[0]) / max(math.log(sizes[-1] / sizes[0]), 1e-9), f"{size:,}"
+        half = _CHARACTER * len(name) / 2
+        fits = place + half <= free
+        names[size] = name if fits else ""
+        free = place - half - _CHARACTER if fits else free
+    axes.set_xticks(sizes, [names[size] for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("edges")
+
+
+def wide_axis(axes: Axes, smallest: float) -> None:
+    """A vertical axis for values of both signs over many orders of magnitude: logarithmic beyond about `smallest`.
+
+    To be called when everything is drawn.
+    """
+    first = math.floor(math.log10(smallest))
+    axes.set_yscale("symlog", linthresh=10.0**first)
+    low, high = axes.get_ylim()
+    powers = [10.0**k for k in range(first + 15, first - 1, -1)]
+    up, down = ([power for power in powers if power <= end] for end in (high, -low))
+    every = max(1, math.ceil((len(up) + len(down)) / _MOST_TICKS))
+    up, down = (side[:-1:every] or side for side in (up, down))  # the smallest would collide with 0
+    if up or down:
+        axes.set_yticks([*(-power for power in down), 0, *up])
+    axes.minorticks_off()
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int | None = None) -> None:
+    """One legend for all axes, under them, in as many columns as the figure is wide enough for."""
+    widest = max(map(len, labels), default=1)
+    fitting = max(1, int(figure.get_figwidth() / (0.5 + 0.07 * widest)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns or len(labels), fitting))
+
+
+def draw(make: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
+    """Draw a figure to NAME.svg and NAME.png."""
+    import matplotlib as mpl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(_LOOK):
+        figure = make()
+        paths = [folder / f"{name}.svg", folder / f"{name}.png"]
+        figure.savefig(paths[0], metadata={"Date": None})
+        figure.savefig(paths[1], dpi=150, metadata={"Software": None})
+    return paths

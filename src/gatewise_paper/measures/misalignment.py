@@ -1,0 +1,340 @@
+"""Misalignment: whether the noising and the denoising circuit have sizes that fit, as in the paper's appendix.
+
+If one circuit is too large, ADDER edges are found by it alone and pass for AND (or OR). With C* = C minus K, K a random
+part of the type's edges, i and j two edges of C into one receiver, i* and j* two of C*, and m = 1.5:
+
+    AND  E[D(C\\i || C\\i,j)] - E[D(C*\\i* || C*\\i*,j*)]
+    OR   E[D(C\\i || C*\\i*)] - E[D(C\\i,j || C*\\i*,j*)] + m
+
+High means misaligned. The paper does not say how it samples; `Sampling` says how we do. D(X || Y) is the KL between the
+outputs of two circuits run by noising: last position, full vocabulary, mean over examples.
+
+Context "alone" is literal: C is the AND (or OR) circuit by itself. It seldom has a path to the logits; where it has
+none, all outputs are the corrupted run's and the scores are exactly 0 and m, which `connected` tells. Context "sound"
+runs the logically sound circuit, and removes K, i and j, still edges of the type, from that.
+
+Beware: the two expectations of a score rise and fall together. On planted models, ADDER edges among the AND (or OR)
+edges even lower the score a little, while each expectation, which `terms` reports, is 0 for true gates
+and not for ADDER edges.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Grouping
+from gatewise.engine.patching.edge_ablation import Bench, Removal
+from gatewise.engine.patching.kl_screening import divergence_between
+from gatewise.engine.runs.activations import Direction
+from gatewise.engine.setting import Memory, Setting
+from gatewise.errors import GatewiseError
+from gatewise.gates.labels import Gates, Rule, split_gates
+from gatewise.models.model import Model
+from gatewise.progress import Bar, progress_bar
+from gatewise.tasks.pairs import Pairs
+
+MisalignedType = Literal["AND", "OR"]
+MISALIGNED_TYPES: tuple[MisalignedType, ...] = ("AND", "OR")
+Context = Literal["alone", "sound"]
+CONTEXTS: tuple[Context, ...] = ("alone", "sound")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How K, (i, j) and (i*, j*) are drawn; types and `seed` have random streams of their own.
+
+    For each of `samples`: K is a uniformly random set of `share` of the type's edges (rounded, at least one). Then
+    `draws` times, with replacement: (i, j) uniformly among all ordered pairs of the type's edges into one receiver, and
+    (i*, j*) independently, uniformly among those that K left. OR's first term takes the i of (i, j) and the i* of
+    (i*, j*). A K that leaves no pair gives no score and is counted as skipped. Receivers are ports, or nodes if the
+    gates are grouped so.
+    """
+
+    share: float = 0.2
+    samples: int = 20
+    draws: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1 or self.samples < 1 or self.draws < 1:
+            raise GatewiseError(
+                f"sampling needs 0 < share < 1 and at least one sample and draw, got share={self.share}, "
+                f"samples={self.samples}, draws={self.draws}."
+            )
+
+
+@dataclass(frozen=True)
+class MisalignmentScore:
+    """The score of one type: mean and deviation over samples of K."""
+
+    type: MisalignedType
+    mean: float
+    std: float  # over samples; nan if there are fewer than two
+    terms: tuple[float, float]  # means of the two expectations: mean = first - second (+ m for OR)
+    samples: int  # that gave a score
+    skipped: int  # whose K left no two edges into one receiver
+    edges: int  # of the type
+    pairs: int  # of the type's edges into one receiver, unordered
+    connected: int  # edges of the type on a path from a source to the logits in C
+    reason: str | None = None  # why there is no score
+
+    def to_json(self) -> dict[str, Any]:
+        """What has no value is None."""
+        return {key: None if value != value else value for key, value in asdict(self).items() if key != "terms"} | {
+            "terms": [None if term != term else term for term in self.terms]
+        }
+
+    def __str__(self) -> str:
+        shown = f"{self.mean:.4g}±{self.std:.1g}" if self.reason is None else f"none, {self.reason}"
+        return f"{self.type} {shown} ({self.edges} edges, {self.connected} connected)"
+
+
+@dataclass(frozen=True)
+class Misalignment:
+    """Scores of AND and OR, and how they were made."""
+
+    scores: Mapping[MisalignedType, MisalignmentScore]
+    context: Context
+    direction: Direction
+    offset: float  # m
+    sampling: Sampling
+
+    @property
+    def total(self) -> float:
+        """The sum that the best ratio minimises; nan if either score is."""
+        return sum(self.scores[kind].mean for kind in MISALIGNED_TYPES)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the total, over samples."""
+        return math.sqrt(sum(s.std**2 / s.samples if s.samples else math.nan for s in self.scores.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        scores: dict[str, Any] = {kind: score.to_json() for kind, score in self.scores.items()}
+        return {**scores, "direction": self.direction, "offset": self.offset, "sampling": asdict(self.sampling)}
+
+    def __str__(self) -> str:
+        return f"misalignment ({self.context}): " + "; ".join(str(self.scores[kind]) for kind in MISALIGNED_TYPES)
+
+
+def misalignment(
+    model: Model | Setting,
+    pairs: Pairs | None,
+    gates: Gates,
+    *,
+    context: Context = "alone",
+    sampling: Sampling | None = None,
+    offset: float = 1.5,
+    direction: Direction = "ns",
+    memory: Memory = None,
+) -> Misalignment:
+    """Misalignment scores of AND and OR. See the module for the formulas, and `Sampling` for what is drawn."""
+    if context not in CONTEXTS:
+        raise GatewiseError(f"context is 'alone' (the gate circuit by itself) or 'sound', got {context!r}.")
+    setting = Setting.of(model, pairs, memory=memory)
+    setting.check_direction(direction)
+    setting.check_circuits([gates.sound])
+    sampling = sampling or Sampling()
+    drawn = {kind: _draw(gates, kind, sampling) for kind in MISALIGNED_TYPES}
+    whole = {kind: gates.by_type[kind] if context == "alone" else gates.sound for kind in MISALIGNED_TYPES}
+    sums = {kind: torch.zeros(2, len(drawn[kind]), dtype=torch.float64) for kind in MISALIGNED_TYPES}
+    batches = setting.batches()
+    with progress_bar("misalignment", len(batches) * sum(map(len, drawn.values()))) as bar:
+        for batch in batches:
+            bench = partial(Bench, setting, batch, direction=direction)
+            for kind in MISALIGNED_TYPES:
+                sums[kind] += _measure(bench, whole[kind], kind, drawn[kind], bar)
+    scores = {
+        kind: _score(gates, kind, sums[kind] / len(setting), whole[kind], sampling, offset if kind == "OR" else 0.0)
+        for kind in MISALIGNED_TYPES
+    }
+    return Misalignment(scores, context, direction, offset, sampling)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    removed: Circuit  # K
+    pairs: list[tuple[int, int]]  # (i, j)
+    pairs_left: list[tuple[int, int]]  # (i*, j*)
+
+
+def _draw(gates: Gates, kind: MisalignedType, sampling: Sampling) -> list[_Sample]:
+    """The samples that can give a score."""
+    rng = random.Random(f"misalignment/{kind}/{sampling.seed}")
+    circuit = gates.by_type[kind]
+    everything = _receivers(circuit, gates.grouping)
+    found = []
+    for _ in range(sampling.samples if everything else 0):
+        size = max(1, round(sampling.share * len(circuit)))
+        removed = Circuit.from_indices(circuit.graph, rng.sample(circuit.indices, size))
+        left = _receivers(circuit - removed, gates.grouping)
+        if left:
+            found.append(_Sample(removed, _draw_pairs(rng, everything, sampling), _draw_pairs(rng, left, sampling)))
+    return found
+
+
+def _receivers(circuit: Circuit, grouping: Grouping) -> list[list[int]]:
+    """Edges into each receiver that has at least two."""
+    groups = circuit.graph.by_receiver(circuit.indices, grouping)
+    return [edges for edges in groups.values() if len(edges) >= 2]
+
+
+def _draw_pairs(rng: random.Random, receivers: Sequence[list[int]], sampling: Sampling) -> list[tuple[int, int]]:
+    """Ordered pairs, uniformly: a receiver by how many it has, then two of its edges."""
+    weights = [math.comb(len(edges), 2) for edges in receivers]
+    drawn = [rng.sample(edges, 2) for edges in rng.choices(receivers, weights, k=sampling.draws)]
+    return [(i, j) for i, j in drawn]
+
+
+def _measure(
+    bench_of: Callable[[Circuit], Bench], whole: Circuit, kind: MisalignedType, samples: Sequence[_Sample], bar: Bar
+) -> Tensor:
+    """For each sample both terms: the mean over draws, summed over the batch's examples. [term, sample]"""
+    bench = bench_of(whole)
+    if not samples or bench.is_silent:  # without a path to the logits all outputs are equal
+        bar.advance(len(samples))
+        return torch.zeros(2, len(samples), dtype=torch.float64)
+    of_whole = _outputs(bench, [pair for sample in samples for pair in sample.pairs])
+    outputs = []  # for each sample [C or C*, one or two removed, draw, example, d]
+    for sample in samples:
+        of_left = _outputs(bench_of(whole - sample.removed), sample.pairs_left)
+        outputs.append(torch.stack([_stacked(of_whole, sample.pairs), _stacked(of_left, sample.pairs_left)]))
+        bar.advance()
+    every = torch.stack(outputs)
+    if kind == "AND":
+        every = every.transpose(1, 2)  # one against two removed, of C and of C*; OR: C against C*, without one and two
+    p, q = every.unbind(dim=1)  # [sample, term, draw, example, d] each; unembedded together
+    found = divergence_between(bench.model, p.flatten(0, 2), q.flatten(0, 2)).reshape(p.shape[:-1])
+    return found.mean(dim=2).sum(dim=-1).T
+
+
+def _outputs(bench: Bench, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
+    """Last residuals [example, d] of the bench's circuit without i, and without i and j, for each pair."""
+    removals = list(dict.fromkeys(frozenset(some) for i, j in pairs for some in ((i,), (i, j))))
+    found = {}
+    for places, residual in bench.residuals(removals):
+        for place, one in zip(places, residual, strict=True):
+            found[removals[place]] = one
+    return found
+
+
+def _stacked(outputs: Mapping[Removal, Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """Without the first, and without both, of each pair. [one or two, pair, example, d]"""
+    one = torch.stack([outputs[frozenset((i,))] for i, _ in pairs])
+    return torch.stack([one, torch.stack([outputs[frozenset(pair)] for pair in pairs])])
+
+
+def _score(
+    gates: Gates, kind: MisalignedType, terms: Tensor, whole: Circuit, sampling: Sampling, offset: float
+) -> MisalignmentScore:
+    """terms: [term, sample]"""
+    circuit = gates.by_type[kind]
+    receivers = _receivers(circuit, gates.grouping)
+    values = terms[0] - terms[1] + offset
+    reason = None
+    if not receivers:
+        reason = f"no receiver has two {kind} edges"
+    elif not len(values):
+        reason = f"no receiver has two {kind} edges left without K"
+    return MisalignmentScore(
+        type=kind,
+        mean=float(values.mean()),
+        std=float(values.std()) if len(values) > 1 else math.nan,
+        terms=(float(terms[0].mean()), float(terms[1].mean())),
+        samples=len(values),
+        skipped=sampling.samples - len(values),
+        edges=len(circuit),
+        pairs=sum(math.comb(len(edges), 2) for edges in receivers),
+        connected=len(whole.connected() & circuit),
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Misalignment of one noising and one denoising circuit."""
+
+    ns_edges: int
+    dn_edges: int
+    misalignment: Misalignment
+
+    @property
+    def ratio(self) -> float:
+        """Ns : Dn, as the paper's table has it: 1.12 means 1.12 : 1."""
+        return self.ns_edges / self.dn_edges if self.dn_edges else math.inf
+
+
+@dataclass(frozen=True)
+class MisalignmentCurve:
+    """Misalignment over sizes of the denoising circuit, for one noising circuit."""
+
+    points: tuple[CurvePoint, ...]  # by growing size
+
+    @property
+    def best(self) -> CurvePoint:
+        """The point with the smallest sum of both scores; of equal ones, the one nearest to 1 : 1."""
+        scored = [point for point in self.points if not math.isnan(point.misalignment.total)]
+        if not scored:
+            raise GatewiseError(
+                "no size of the denoising circuit has scores of both AND and OR, so there is no best ratio: "
+                "their circuits have too few edges with a common receiver. Use larger circuits."
+            )
+        return min(scored, key=lambda point: (point.misalignment.total, abs(point.ns_edges - point.dn_edges)))
+
+    @property
+    def best_ratio(self) -> float:
+        """Ns : Dn at the smallest sum of both scores. See `rivals` for whether that means anything."""
+        return self.best.ratio
+
+    @property
+    def rivals(self) -> tuple[CurvePoint, ...]:
+        """Other points whose sum is within two standard errors (of the difference) of the best."""
+        best = self.best
+        return tuple(point for point in self.points if point is not best and _near(point, best))
+
+    def __str__(self) -> str:
+        lines = [f"{'ns:dn':>13} {'AND':>16} {'OR':>16} {'sum':>8}"]
+        for point in self.points:
+            cells = [f"{s.mean:.4g}±{s.std:.1g}" for s in (point.misalignment.scores[k] for k in MISALIGNED_TYPES)]
+            size = f"{point.ns_edges}:{point.dn_edges}"
+            lines.append(f"{size:>13} {cells[0]:>16} {cells[1]:>16} {point.misalignment.total:8.4g}")
+        return "\n".join(lines)
+
+
+def _near(point: CurvePoint, best: CurvePoint) -> bool:
+    mine, theirs = point.misalignment, best.misalignment
+    return mine.total - theirs.total <= 2 * math.hypot(mine.error, theirs.error)
+
+
+def misalignment_curve(
+    model: Model | Setting,
+    pairs: Pairs | None,
+    ns: Circuit,
+    dn_circuits: Sequence[Circuit],
+    *,
+    rule: Rule = "plain",
+    by: Grouping = "port",
+    context: Context = "alone",
+    sampling: Sampling | None = None,
+    offset: float = 1.5,
+    direction: Direction = "ns",
+    memory: int | str | None = None,
+) -> MisalignmentCurve:
+    """Misalignment of one noising circuit with denoising circuits of several sizes (the paper: 60 to 140 for 100)."""
+    points, setting = [], Setting.of(model, pairs, memory=memory)
+    for dn in sorted(dn_circuits, key=len):
+        gates = split_gates(ns, dn, rule=rule, by=by)
+        found = misalignment(
+            setting, None, gates, context=context, sampling=sampling, offset=offset, direction=direction
+        )
+        points.append(CurvePoint(len(ns), len(dn), found))
+    return MisalignmentCurve(tuple(points))

@@ -1,0 +1,113 @@
+"""The paper's Table 1, out of code: what each method recovers of each gate, and what that does to the circuit.
+
+Gates: on the single planted gates, by *threshold* (a number of edges would decide the answer), over several seeds. An
+entry is `full` if every seed finds all edges of the gate, `none` if none finds any, and `partial` otherwise.
+
+Faithfulness and completeness: on `planted:combined`, C = (A1 and A2) + (A3 or A4). Faithful: the circuit alone does
+what the model does. Complete: without its edges into the gates B1 and B2 nothing of the behaviour is left. The
+edges behind the gates (B1->C, B2->C, C->logits) stay in place for that: every method finds them, and removing C->logits
+would silence the model whatever else a circuit has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.engine import run_circuit
+from gatewise.errors import GatewiseError
+from gatewise.methods import discover
+from gatewise.models.model import Model
+from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.statistics import kl_divergence, log_probabilities
+
+Recovery = Literal["full", "partial", "none"]
+GATES = {"AND": "and", "OR": "or", "ADDER": "adder"}
+THRESHOLDS = {"acdc": 0.01, "eap": 0.01, "edge-pruning": 0.5}
+_NEAR = 1e-6  # nats
+
+
+@dataclass(frozen=True)
+class ToyRow:
+    """One line of the table."""
+
+    direction: str
+    method: str
+    recovery: dict[str, Recovery]  # by gate type
+    found_by_seed: dict[str, list[int]]  # edges of the gate found, for each seed
+    choices: dict[str, int]  # different sets found over the seeds
+    faithful: bool  # with every seed
+    complete: bool
+
+
+PAPER: dict[tuple[str, str], tuple[Recovery, Recovery, Recovery, bool, bool]] = {
+    ("ns", "acdc"): ("full", "partial", "full", True, False),
+    ("ns", "eap"): ("full", "none", "full", False, False),
+    ("ns", "edge-pruning"): ("full", "partial", "full", True, False),
+    ("dn", "acdc"): ("partial", "full", "full", False, True),
+    ("dn", "eap"): ("none", "full", "full", False, False),
+    ("dn", "edge-pruning"): ("partial", "full", "full", False, True),
+}
+
+
+def table(methods: Sequence[str] = ("acdc", "eap", "edge-pruning"), seeds: int = 6) -> list[ToyRow]:
+    """Run every method in both directions on the planted models."""
+    unknown = [method for method in methods if method not in THRESHOLDS]
+    if unknown:
+        raise GatewiseError(f"the toy table has {', '.join(THRESHOLDS)}; got {unknown[0]!r}.")
+    return [_row(direction, method, seeds) for direction in ("ns", "dn") for method in methods]
+
+
+def agrees(row: ToyRow) -> bool:
+    """Whether a line is the paper's."""
+    expected = PAPER[row.direction, row.method]
+    return (*(row.recovery[gate] for gate in GATES), row.faithful, row.complete) == expected
+
+
+def to_json(rows: Sequence[ToyRow]) -> list[dict[str, Any]]:
+    return [{**asdict(row), "as_in_the_paper": agrees(row)} for row in rows]
+
+
+def _row(direction: str, method: str, seeds: int) -> ToyRow:
+    recovery: dict[str, Recovery] = {}
+    counts, choices = {}, {}
+    for gate, kind in GATES.items():
+        model = planted_model(kind)
+        edges = model.graph.circuit(["A1->B", "A2->B"])
+        found = [_find(model, method, direction, seed) & edges for seed in range(seeds)]
+        counts[gate] = [len(circuit) for circuit in found]
+        choices[gate] = len(set(found))
+        recovery[gate] = "full" if min(counts[gate]) == 2 else "none" if max(counts[gate]) == 0 else "partial"
+    combined = planted_model("combined")
+    circuits = [_find(combined, method, direction, seed) for seed in range(seeds)]
+    return ToyRow(
+        direction,
+        method,
+        recovery,
+        counts,
+        choices,
+        faithful=all(_faithful(combined, circuit) for circuit in circuits),
+        complete=all(_complete(combined, circuit) for circuit in circuits),
+    )
+
+
+def _find(model: Model, method: str, direction: Any, seed: int) -> Circuit:
+    found: Circuit = discover(model, planted_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
+    return found
+
+
+def _distance(model: Model, one: Circuit, other: Circuit) -> float:
+    """KL between what two circuits do on the clean prompt."""
+    first, second = (log_probabilities(run_circuit(model, planted_pairs(), circuit)) for circuit in (one, other))
+    return float(kl_divergence(first, second).mean())
+
+
+def _faithful(model: Model, circuit: Circuit) -> bool:
+    return _distance(model, model.graph.full(), circuit) < _NEAR
+
+
+def _complete(model: Model, circuit: Circuit) -> bool:
+    into_gates = model.graph.circuit([edge for edge in model.graph.edges if edge.endswith(("->B1", "->B2"))])
+    return _distance(model, model.graph.full() - (circuit & into_gates), model.graph.empty()) < _NEAR

@@ -1,0 +1,1 @@
+"""How often labels and tests are right on synthetic models with known gates, for `gatewise truth`."""

@@ -1,0 +1,325 @@
+"""How often methods find the right edges and rules give them the right labels, on models whose gates are known.
+
+Every method searches every random planted model under Ns, Dn and Ns+Dn. *Found* are the edges of ns | dn. Rules label
+them: the plain split; the repaired split; `tested`, truth tables within the found circuit; `tested in G`, tables in the
+full graph. An edge that a rule leaves without a label counts as wrong. Beside the methods stand two alternatives that
+the paper rejects for their cost, the union over search orders (ACDC under several seeds) and trying all combinations of
+every receiver's senders; and what EAP found, completed by what appears when parts of it are switched.
+
+Thresholds are one share of the total effect for all: an edge counts if it moves the margin by at least `share` of the
+way between the two runs. KL is quadratic near its reference, so tau and the price of an edge are share^2 of the KL
+between the two runs. Intervals are bootstrap intervals over models.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.engine.patching.edge_ablation import measure_removals
+from gatewise.engine.running import last_logits
+from gatewise.engine.setting import Setting
+from gatewise.errors import GatewiseError
+from gatewise.gate_types import GATE_TYPES, GateType
+from gatewise.gates._backups import complete
+from gatewise.gates.labels import split_gates
+from gatewise.gates.testing.pair_tables import labels_by_test, truth_tables
+from gatewise.methods.base import SearchDirection
+from gatewise.methods.discovery import discover
+from gatewise.methods.registry import find_method
+from gatewise.models.synthetic.random_circuits import PlantedModel, random_planted
+from gatewise.progress import progress_bar
+from gatewise.statistics import ratio_interval
+
+METHODS = ("eap", "acdc", "edge-pruning")
+BASELINES = ("orders", "exhaustive", "completed")
+DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
+FOUND = "found"  # ns | dn: what is labelled
+ORDERS = 8  # search orders whose union is taken
+_MOST_SENDERS = 16  # of which all combinations are tried
+PRUNING_STEPS = 1_000  # of Edge Pruning: at so low a price of an edge, its default leaves two edges where one would do
+Labels = Mapping[str, str | None]  # by edge
+
+
+@dataclass(frozen=True)
+class Study:
+    """Which models, and what counts as an edge."""
+
+    models: int = 100
+    nested: bool = False
+    noise: float = 0.0
+    fan_in: tuple[int, int] = (2, 5)
+    share: float = 0.01  # of the total effect that an edge has to carry
+    seed: int = 0  # of the first model
+
+    def __post_init__(self) -> None:
+        if self.models < 1 or not 0 < self.share < 1:
+            raise GatewiseError(f"expected models >= 1 and 0 < share < 1, got {self.models} and {self.share}.")
+
+    def planted(self) -> Iterable[PlantedModel]:
+        for seed in range(self.seed, self.seed + self.models):
+            options: dict[str, Any] = {"nested": self.nested, "noise": self.noise, "fan_in": self.fan_in}
+            yield random_planted(seed, dtype=torch.float64, **options)  # share^2 is near the noise of float32
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What one method found in one model."""
+
+    planted: PlantedModel
+    circuits: Mapping[str, Circuit]  # by direction; FOUND is what was labelled
+    labels: Mapping[str, Labels]  # by rule
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share pooled over models, with its 95 % bootstrap interval over them."""
+
+    value: float
+    low: float
+    high: float
+    of: int  # edges
+
+    @classmethod
+    def of_counts(cls, hits: Sequence[int], totals: Sequence[int]) -> Share | None:
+        """One count for each model; None if there is nothing to take a share of."""
+        if not sum(totals):
+            return None
+        found = ratio_interval(hits, totals)
+        return cls(found.value, found.low, found.high, sum(totals))
+
+    def __str__(self) -> str:
+        if not self.low < self.high:
+            return f"{100 * self.value:.1f}"
+        return f"{100 * self.value:.1f} ({100 * self.low:.3g}-{100 * self.high:.3g})"
+
+
+@dataclass(frozen=True)
+class SearchRow:
+    """What a method finds under one direction."""
+
+    method: str
+    direction: str
+    precision: Share | None  # found edges that are true
+    recall: Share | None  # true edges that are found
+    recall_by_type: Mapping[GateType, Share | None]
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """How often a rule's labels of the found true edges are right."""
+
+    method: str
+    rule: str
+    accuracy: Share | None
+    by_type: Mapping[GateType, Share | None]
+    by_fan_in: Mapping[int, Share | None]
+    mistakes: Mapping[str, int]  # "truth as label" -> edges
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The benchmark's result."""
+
+    study: Study
+    searches: list[SearchRow] = field(default_factory=list)
+    labels: list[LabelRow] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # per model, by method
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def benchmark(study: Study, methods: Sequence[str] = METHODS, baselines: Sequence[str] = BASELINES) -> StudyResult:
+    """Run methods and baselines on all models."""
+    for name, known in ((methods, METHODS), (baselines, BASELINES)):
+        unknown = [one for one in name if one not in known]
+        if unknown:
+            raise GatewiseError(f"the truth benchmark has {', '.join(known)}; got {unknown[0]!r}.")
+    result = StudyResult(study)
+    for name in (*methods, *baselines):
+        trials = []
+        with progress_bar(f"truth: {name}", study.models) as bar:
+            for seed, planted in enumerate(study.planted(), study.seed):
+                trials.append(trial(planted, name, study.share, seed))
+                bar.advance()
+        result.searches.extend(_search_row(name, key, trials) for key in trials[0].circuits)
+        result.labels.extend(_label_row(name, rule, trials) for rule in trials[0].labels)
+        result.seconds[name] = sum(one.seconds for one in trials) / len(trials)
+    return result
+
+
+def trial(planted: PlantedModel, name: str, share: float, seed: int) -> Trial:
+    """Run one method or baseline on one model."""
+    started = time.perf_counter()
+    if name == "orders":
+        circuits, labels = _search_orders(planted, share, seed)
+    elif name == "exhaustive":
+        circuits, labels = _exhaustive(planted, share)
+    elif name == "completed":
+        circuits, labels = _completed(planted, share, seed), {}
+    else:
+        circuits, labels = _by_method(planted, name, share, seed)
+    return Trial(planted, circuits, labels, time.perf_counter() - started)
+
+
+def thresholds(planted: PlantedModel, method: str, direction: SearchDirection, share: float) -> dict[str, Any]:
+    """Arguments for `discover`, so that an edge counts if it carries `share` of the total effect."""
+    chosen = find_method(method)
+    assert chosen.for_share is not None
+    found = chosen.for_share(Setting(planted.model, planted.pairs), direction, share)
+    return {**found, "steps": PRUNING_STEPS} if "penalty" in found else found
+
+
+def _find(planted: PlantedModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
+    options: dict[str, Any] = thresholds(planted, method, direction, share)
+    found: Circuit = discover(planted.model, planted.pairs, method, direction, seed=seed, **options)
+    return found
+
+
+def _by_method(
+    planted: PlantedModel, method: str, share: float, seed: int
+) -> tuple[dict[str, Circuit], dict[str, Labels]]:
+    circuits: dict[str, Circuit] = {d: _find(planted, method, d, share, seed) for d in DIRECTIONS}
+    found = circuits[FOUND] = circuits["ns"] | circuits["dn"]
+    labels: dict[str, Labels] = {}
+    for rule in ("plain", "repaired"):
+        gates = split_gates(circuits["ns"], circuits["dn"], rule=rule)
+        labels[rule] = {edge: gates.label(edge) for edge in found}
+    model, pairs = planted.model, planted.pairs
+    labels["tested"] = labels_by_test(truth_tables(model, pairs, found))
+    everywhere = truth_tables(model, pairs, model.graph.full(), of=found)
+    labels["tested in G"] = labels_by_test(everywhere)
+    return circuits, labels
+
+
+def _search_orders(planted: PlantedModel, share: float, seed: int) -> tuple[dict[str, Circuit], dict[str, Labels]]:
+    """ACDC under several orders of senders. An edge that some order removes and another keeps can be replaced.
+
+    Kept by all orders of Ns but not of Dn is AND; the other way round, OR; kept by all orders of both, ADDER.
+    """
+    seeds = range(seed * ORDERS, (seed + 1) * ORDERS)
+    always, ever = {}, {}
+    for direction in ("ns", "dn"):
+        found = [_find(planted, "acdc", direction, share, one) for one in seeds]
+        masks = torch.stack([circuit.mask for circuit in found])
+        graph = planted.model.graph
+        always[direction], ever[direction] = Circuit(graph, masks.all(dim=0)), Circuit(graph, masks.any(dim=0))
+    both = ever["ns"] | ever["dn"]
+    kinds = {
+        "ADDER": always["ns"] & always["dn"],
+        "AND": always["ns"] - always["dn"],
+        "OR": always["dn"] - always["ns"],
+    }
+    labels = {edge: next((kind for kind, edges in kinds.items() if edge in edges), None) for edge in both}
+    return {"ns": ever["ns"], "dn": ever["dn"], FOUND: both}, {"orders": labels}
+
+
+def _completed(planted: PlantedModel, share: float, seed: int) -> dict[str, Circuit]:
+    """What EAP finds in either direction, with the edges whose score appears when nodes and gates of it go."""
+    found = _find(planted, "eap", "ns", share, seed) | _find(planted, "eap", "dn", share, seed)
+    return {FOUND: complete(planted.model, planted.pairs, found, share=share)}
+
+
+def _exhaustive(planted: PlantedModel, share: float) -> tuple[dict[str, Circuit], dict[str, Labels]]:
+    """All combinations of every port's senders, all other edges kept: what the margin says of each edge and pair."""
+    graph = planted.model.graph
+    found: list[int] = []
+    labels: dict[str, str | None] = {}
+    for port in range(len(graph.ports)):
+        edges = graph.edge_index[port][graph.edge_index[port] >= 0].tolist()
+        margins = margins_of_combinations(planted, edges)
+        whole = float(planted.pairs.margin(last_logits(planted.model, planted.pairs)).mean())
+        effects = [_differences(margins, [i]).abs().amax() for i in range(len(edges))]
+        useful = [i for i, effect in enumerate(effects) if float(effect) >= share * abs(whole)]
+        found += [edges[i] for i in useful]
+        votes = {i: [_pair_label(margins, i, j) for j in useful if j != i] for i in useful}
+        labels |= {graph.edges[edges[i]]: _strongest(some) for i, some in votes.items()}
+    return {FOUND: graph.circuit(found)}, {"exhaustive": labels}
+
+
+def margins_of_combinations(planted: PlantedModel, edges: Sequence[int]) -> Tensor:
+    """The mean margin for every set of kept edges, all into one port. [kept (0 or 1) for each edge...]"""
+    if len(edges) > _MOST_SENDERS:
+        raise GatewiseError(f"a port has {len(edges)} senders; all combinations are tried up to {_MOST_SENDERS}.")
+    kept = itertools.product((False, True), repeat=len(edges))
+    removals = [frozenset(edge for edge, stays in zip(edges, row, strict=True) if not stays) for row in kept]
+    full = planted.model.graph.full()
+    found = measure_removals(Setting(planted.model, planted.pairs), full, removals, lambda bench: [bench.margin])
+    return found[0].mean(dim=-1).reshape([2] * len(edges))
+
+
+def _differences(margins: Tensor, places: Sequence[int]) -> Tensor:
+    """What keeping the edge at a place gains; for two places, how much more both gain than each: for all others."""
+    for place in sorted(places, reverse=True):
+        margins = margins.select(place, 1) - margins.select(place, 0)
+    return margins
+
+
+def _pair_label(margins: Tensor, i: int, j: int) -> tuple[float, GateType]:
+    """The label of a pair in the combination of all other edges in which the two interact most, and how much they do.
+
+    The pair's effect is the largest gain of either edge; an interaction of less than half of it is none.
+    """
+    effect = min(float(_differences(margins, [place]).abs().amax()) for place in (i, j))
+    together = _differences(margins, [i, j]).flatten()
+    interaction = float(together[together.abs().argmax()])
+    if abs(interaction) < 0.5 * effect:
+        return effect, "ADDER"
+    return abs(interaction), "AND" if interaction > 0 else "OR"
+
+
+def _strongest(votes: Sequence[tuple[float, GateType]]) -> GateType | None:
+    return max(votes)[1] if votes else None
+
+
+def _search_row(method: str, direction: str, trials: Sequence[Trial]) -> SearchRow:
+    circuits = [one.circuits[direction] for one in trials]
+
+    def recall(*kinds: GateType) -> Share | None:
+        true = [[edge for edge, kind in one.planted.truth.items() if kind in kinds] for one in trials]
+        hits = [sum(edge in found for edge in edges) for edges, found in zip(true, circuits, strict=True)]
+        return Share.of_counts(hits, [len(edges) for edges in true])
+
+    hits = [len(found & one.planted.circuit) for one, found in zip(trials, circuits, strict=True)]
+    precision = Share.of_counts(hits, [len(found) for found in circuits])
+    return SearchRow(method, direction, precision, recall(*GATE_TYPES), {kind: recall(kind) for kind in GATE_TYPES})
+
+
+def _label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
+    counted = [_labelled(one, rule) for one in trials]
+
+    def accuracy(chosen: Callable[[GateType, int], bool]) -> Share | None:
+        rows = [[(kind, label) for kind, fan_in, label in edges if chosen(kind, fan_in)] for edges in counted]
+        return Share.of_counts([sum(kind == label for kind, label in row) for row in rows], list(map(len, rows)))
+
+    fan_ins = sorted({fan_in for edges in counted for _, fan_in, _ in edges})
+    wrong = Counter(f"{kind} as {label}" for edges in counted for kind, _, label in edges if kind != label)
+    return LabelRow(
+        method,
+        rule,
+        accuracy(lambda kind, fan_in: True),
+        {one: accuracy(lambda kind, fan_in, one=one: kind == one) for one in GATE_TYPES},  # type: ignore[misc]
+        {one: accuracy(lambda kind, fan_in, one=one: fan_in == one) for one in fan_ins},  # type: ignore[misc]
+        dict(wrong.most_common()),
+    )
+
+
+def _labelled(one: Trial, rule: str) -> list[tuple[GateType, int, str | None]]:
+    """Type, fan-in of the gate and label of every true edge that was found."""
+    found, labels = one.circuits[FOUND], one.labels[rule]
+    fan_in = {gate.node: len(gate.senders) for gate in one.planted.gates}
+    return [
+        (kind, fan_in[edge.partition("->")[2]], labels.get(edge))
+        for edge, kind in one.planted.truth.items()
+        if edge in found
+    ]

@@ -1,0 +1,25 @@
+"""Freed memory goes back to the system."""
+
+from __future__ import annotations
+
+import sys
+
+import psutil
+import pytest
+import torch
+
+from gatewise.engine.runs.memory import give_back
+
+MB = 1 << 20
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can give memory back")
+def test_that_freed_blocks_below_a_living_one_are_given_back() -> None:
+    process = psutil.Process()
+    blocks = [torch.ones(16_384) for _ in range(2_000)]  # of 64 KB: from the heap, not mapped one by one
+    last = blocks.pop()
+    blocks.clear()
+    before = process.memory_info().rss
+    give_back()
+    assert before - process.memory_info().rss > 80 * MB
+    assert float(last.sum()) == 16_384

@@ -1,0 +1,80 @@
+"""`find_gates`: the searches it makes, what it refuses, and the agreement of split and tested labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gatewise as gw
+from gatewise.errors import GatewiseError
+from gatewise.gates import Gates, label_agreement, labels_by_test, truth_tables
+from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.random_circuits import random_planted
+
+MODEL, PAIRS = planted_model("combined"), planted_pairs()
+
+
+def test_it_is_the_two_searches_and_the_split() -> None:
+    gates = gw.find_gates(MODEL, PAIRS, "acdc", threshold=0.01, seed=3)
+    for circuit, direction in ((gates.ns, "ns"), (gates.dn, "dn"), (gates.joint, "ns+dn")):
+        assert circuit == gw.discover(MODEL, PAIRS, "acdc", direction, threshold=0.01, seed=3)  # type: ignore[call-overload]
+    assert gates == gw.split_gates(gates.ns, gates.dn, joint=gates.joint)
+    assert gates.outside() == 0
+
+
+def test_sizes_and_options(tmp_path: Path) -> None:
+    planted = random_planted(1)
+    gates = gw.find_gates(
+        planted.model, planted.pairs, edges=12, ratio=1.5, rule="repaired", by="node", joint=False, store=tmp_path
+    )
+    assert (len(gates.ns), len(gates.dn), gates.joint) == (12, 8, None)
+    assert (gates.rule, gates.grouping) == ("repaired", "node")
+    assert any(tmp_path.iterdir())
+
+
+def test_files_round_trip(tmp_path: Path) -> None:
+    gates = gw.find_gates(MODEL, PAIRS, edges=5, combine="max")
+    gates.save(tmp_path / "gates.safetensors")
+    loaded = Gates.load(tmp_path / "gates.safetensors")
+    assert loaded == gates
+    assert loaded.joint is not None
+    assert loaded.joint.provenance["parameters"]["combine"] == "max"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "either edges="),
+        ({"edges": 3, "threshold": 0.1}, "not both"),
+        ({"edges": 3, "ratio": 0}, "more than 0"),
+        ({"threshold": 0.1, "ratio": 2.0}, "goes with edges="),
+        ({"edges": 3, "method": "eap-ig"}, "no direction"),
+        ({"edges": 3, "method": "guess"}, "no method 'guess'"),
+        ({"edges": 3, "rule": "clever"}, "none of 'plain', 'repaired'"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GatewiseError, match=message):
+        gw.find_gates(MODEL, PAIRS, **options)
+
+
+def test_agreement_on_the_combined_toy() -> None:
+    gates = gw.find_gates(MODEL, PAIRS, "acdc", threshold=0.01)
+    tested = labels_by_test(truth_tables(MODEL, PAIRS, gates.sound))
+    found = label_agreement(gates, tested)
+    assert found.table == {"AND": {"AND": 1}, "OR": {"OR": 1}, "ADDER": {"AND": 1, "OR": 1, "ADDER": 2}}
+    assert (found.edges, found.only_split) == (6, 1)  # C->logits has no partner
+    assert found.share == pytest.approx(4 / 6)
+    assert [found.of_type(kind) for kind in ("AND", "OR", "ADDER")] == [1, 1, 0.5]  # type: ignore[arg-type]
+    assert found.to_json()["share_by_type"]["ADDER"] == 0.5
+    assert "66.7% of 6 edges" in repr(found)
+    exact = label_agreement(gw.find_gates(MODEL, PAIRS, "eap", threshold=0.01), tested)
+    assert exact.share == 1
+
+
+def test_agreement_of_nothing() -> None:
+    found = label_agreement(gw.find_gates(MODEL, PAIRS, edges=1), {})
+    assert found.edges == 0
+    assert found.to_json()["share"] is None

@@ -1,0 +1,72 @@
+"""Searches that are stopped after they have saved their state so many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from small_models import random_pairs, small_model
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.methods import discover
+from gatewise.models.model import Model
+from gatewise.store.checkpoints import Checkpoint
+
+
+class StoppedError(Exception):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def stopped_after(saves: int, seen: list[int]) -> Iterator[None]:
+    """Stop a search right after it has saved its state so many times."""
+    real, left = Checkpoint.save, [saves]
+
+    def save(self: Checkpoint, state: Any, arrays: Any) -> None:
+        real(self, state, arrays)
+        seen.append(1)
+        left[0] -= 1
+        if left[0] == 0:
+            raise StoppedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "save", save)
+        yield
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "acdc threshold": {"method": "acdc", "direction": "ns+dn", "threshold": 1e-4},
+    "acdc sizes": {"method": "acdc", "direction": "dn", "edges": [40, 12], "runs": 4, "batch": 3, "chain": 5},
+    "edge-pruning sizes": {"method": "edge-pruning", "direction": "ns+dn", "edges": [40, 12], "steps": 25},
+    "edge-pruning threshold": {"method": "edge-pruning", "direction": "dn", "threshold": 0.5, "steps": 45},
+    "edge-pruning joint": {
+        "method": "edge-pruning", "direction": "ns+dn", "edges": [10], "steps": 65, "combine": "joint", "batch": 3,
+        "draw": "each", "patience": 4, "ramp": 0.5,
+    },
+}  # fmt: skip
+
+
+def found(search: str, **more: Any) -> list[Circuit]:
+    result = discover(_model(), random_pairs(), **SEARCHES[search], **more)
+    return result if isinstance(result, list) else [result]
+
+
+@cache
+def _model() -> Model:
+    return small_model("gpt2")
+
+
+def same(a: list[Circuit], b: list[Circuit]) -> bool:
+    """Masks, scores and notes, bit by bit."""
+    return all(
+        x == y
+        and x.scores is not None
+        and y.scores is not None
+        and torch.equal(x.scores, y.scores)
+        and repr(x.provenance.get("notes")) == repr(y.provenance.get("notes"))
+        for x, y in zip(a, b, strict=True)
+    )

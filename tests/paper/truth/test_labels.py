@@ -1,0 +1,167 @@
+"""The ground-truth benchmark, on few models; and the smallest example of each kind of failure in docs/truth.md."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from gatewise.engine import run_circuit
+from gatewise.engine.running import last_logits
+from gatewise.errors import GatewiseError
+from gatewise.gates import labels_by_test, truth_tables
+from gatewise.methods.discovery import discover
+from gatewise.models.synthetic.logic_model import PlantedGate, build_planted, logic_model, planted_model, planted_pairs
+from gatewise.models.synthetic.random_circuits import PlantedModel, random_planted
+from gatewise.statistics import kl_divergence, log_probabilities
+from gatewise_paper.truth.labels import (
+    FOUND,
+    PRUNING_STEPS,
+    Share,
+    Study,
+    benchmark,
+    margins_of_combinations,
+    thresholds,
+    trial,
+)
+
+
+def plant(*gates: tuple[str, Any, str]) -> PlantedModel:
+    """A logic model from gates such as ("B", "AND", "A1 A2") that all emit 0 or 1; the last is read out."""
+    made = []
+    for node, kind, text in gates:
+        senders = tuple(text.split())
+        made.append(PlantedGate(node, kind, senders, (1 / len(senders),) * len(senders) if kind == "ADDER" else ()))
+    inner = {gate.node for gate in made}
+    sources = sorted({sender for gate in made for sender in gate.senders} - inner)
+    model = build_planted("planted:test", dict.fromkeys(sources, 1.0), [[gate] for gate in made], made[-1].node)
+    truth = {f"{sender}->{gate.node}": gate.type for gate in made for sender in gate.senders}
+    circuit = model.graph.circuit([*truth, f"{made[-1].node}->logits"])
+    return PlantedModel(model, planted_pairs(), tuple(made), truth, circuit)
+
+
+def test_without_noise_and_nesting_tested_labels_are_the_truth() -> None:
+    report = benchmark(Study(models=6), ("eap", "acdc"), ("orders",))
+    for row in report.searches:
+        if row.direction in (FOUND, "ns+dn"):
+            assert row.precision is not None
+            assert row.recall is not None
+            assert row.precision.value == row.recall.value == 1
+    right = {(row.method, row.rule): row.accuracy for row in report.labels}
+    assert all(found is not None for found in right.values())
+    assert {key for key, found in right.items() if found is not None and found.value < 1} == {("acdc", "plain")}
+    assert set(report.labels[0].by_fan_in) == {2, 3, 4, 5}
+    assert report.to_json()["searches"][0]["method"] == "eap"
+
+
+def test_exhaustive_combinations() -> None:
+    planted = plant(("B", "OR", "A1 A2 A3"), ("C", "AND", "B A4"))
+    found = trial(planted, "exhaustive", 0.01, 0)
+    assert found.circuits[FOUND] == planted.circuit
+    assert {edge: found.labels["exhaustive"][edge] for edge in planted.truth} == planted.truth
+
+
+def test_margins_of_combinations_are_those_of_single_runs() -> None:
+    planted = random_planted(3, layers=1, sources=5, noise=0.1, dtype=torch.float64)
+    graph = planted.model.graph
+    edges = [graph.index(edge) for edge in graph.edges if edge.endswith("->G1.1")]
+    margins = margins_of_combinations(planted, edges)
+    for kept in itertools.islice(itertools.product((0, 1), repeat=len(edges)), 0, None, 5):
+        gone = graph.circuit([edge for edge, keep in zip(edges, kept, strict=True) if not keep])
+        expected = planted.pairs.margin(run_circuit(planted.model, planted.pairs, graph.full() - gone)).mean()
+        assert float(margins[kept]) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_thresholds_are_shares_of_the_total_effect() -> None:
+    planted = random_planted(0, dtype=torch.float64)
+    assert thresholds(planted, "eap", "ns", 0.01)["threshold"] == pytest.approx(0.02)  # the margin is 2
+    tau = {d: thresholds(planted, "acdc", d, 0.01)["threshold"] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
+    assert tau["ns+dn"] == pytest.approx(tau["ns"] + tau["dn"])
+    pruning = thresholds(planted, "edge-pruning", "dn", 0.01)
+    assert pruning == {"threshold": 0.5, "penalty": tau["dn"], "steps": PRUNING_STEPS}
+
+
+def test_shares() -> None:
+    share = Share.of_counts([1, 2, 3], [2, 2, 4])
+    assert share is not None
+    assert share.value == 6 / 8
+    assert share.low <= share.value <= share.high
+    assert str(Share.of_counts([2, 2], [2, 2])) == "100.0"
+    assert Share.of_counts([0], [0]) is None
+
+
+def test_refusals() -> None:
+    with pytest.raises(GatewiseError, match="models >= 1"):
+        Study(models=0)
+    with pytest.raises(GatewiseError, match="'guess'"):
+        benchmark(Study(models=1), ("guess",))
+    with pytest.raises(GatewiseError, match="up to 16"):
+        margins_of_combinations(random_planted(0), list(range(17)))
+
+
+# The failures of docs/truth.md
+
+AND_UNDER_OR = plant(("B", "AND", "A1 A2"), ("C", "OR", "B A3"))
+OR_UNDER_AND = plant(("B", "OR", "A1 A2"), ("C", "AND", "B A3"))
+ADDER_UNDER_OR = plant(("B", "ADDER", "A1 A2"), ("C", "OR", "B A3"))
+
+
+def missed(planted: PlantedModel, method: str) -> set[str]:
+    return set(planted.truth) - set(trial(planted, method, 0.01, 0).circuits[FOUND])
+
+
+def test_a_gate_of_the_other_type_upstream_is_invisible_to_eap() -> None:
+    assert missed(AND_UNDER_OR, "eap") == missed(OR_UNDER_AND, "eap") == {"A1->B", "A2->B"}
+
+
+def test_acdc_finds_one_edge_of_it_which_has_no_partner_to_be_tested_with() -> None:
+    for planted in (AND_UNDER_OR, OR_UNDER_AND):
+        (left_out,) = missed(planted, "acdc")
+        assert left_out.endswith("->B")
+        (found,) = {"A1->B", "A2->B"} - {left_out}
+        assert trial(planted, "acdc", 0.01, 0).labels["tested"].get(found) is None
+        assert not missed(planted, "orders")
+
+
+def test_one_receiver_at_a_time_does_not_see_past_an_or() -> None:
+    assert missed(AND_UNDER_OR, "exhaustive") == {"A1->B", "A2->B"}
+    assert not missed(OR_UNDER_AND, "exhaustive")
+
+
+def test_an_adder_behind_an_or_is_split_as_or_and_tested_as_adder() -> None:
+    found = trial(ADDER_UNDER_OR, "eap", 0.01, 0).labels
+    assert {found["plain"][edge] for edge in ("A1->B", "A2->B")} == {"OR"}
+    assert {found["tested"][edge] for edge in ("A1->B", "A2->B")} == {"ADDER"}
+
+
+def test_an_or_whose_sender_is_dead_in_the_found_circuit_is_tested_as_adder() -> None:
+    """A1->B and A2->B were missed, so B emits nothing within what was found."""
+    found = trial(AND_UNDER_OR, "eap", 0.01, 0).labels
+    assert found["tested"]["B->C"] == "ADDER"
+    assert found["tested in G"]["B->C"] == "OR"
+
+
+@pytest.mark.parametrize(("kind", "strays"), [("AND", 3), ("OR", 2)])
+def test_strays_do_not_outvote_the_partner(kind: Any, strays: int) -> None:
+    """Every pair of a true edge and a stray one looks like an ADDER, and says little about both."""
+    sources = ["A1", "A2", *(f"S{i}" for i in range(strays))]
+    emitted = torch.tensor([[0.0] * len(sources), [1.0] * len(sources)], dtype=torch.float64)
+    stray = torch.tensor([[0.0, 0.0] + [0.02] * strays + [0.0]], dtype=torch.float64)
+    model = logic_model("planted:stray", sources, emitted, [[PlantedGate("B", kind, ("A1", "A2"))]], "B", [stray])
+    tables = truth_tables(model, planted_pairs(), model.graph.full())
+    assert labels_by_test(tables)["A1->B"] == kind
+
+
+def test_edge_pruning_leaves_two_edges_of_an_or_for_a_while() -> None:
+    model, pairs = planted_model("or"), planted_pairs()
+    p, q = (log_probabilities(last_logits(model, pairs, side)) for side in ("clean", "corrupted"))
+    price = 0.01**2 * float(kl_divergence(p, q).mean())
+
+    def left(steps: int, seed: int) -> int:
+        found = discover(model, pairs, "edge-pruning", "ns", threshold=0.5, penalty=price, steps=steps, seed=seed)
+        return sum(edge in found for edge in ("A1->B", "A2->B"))
+
+    assert max(left(300, seed) for seed in range(3)) == 2
+    assert {left(PRUNING_STEPS, seed) for seed in range(3)} == {1}
