@@ -61,7 +61,7 @@ def gpt2_width(layers: int, examples: int = 32) -> tuple[Model, Pairs]:
     """GPT-2 small's width, and pairs of 15 tokens that differ from the first token on."""
     model = adapt(lively_gpt2(layers), name=f"gpt2-width-{layers}")
     clean, corrupted = random_prompts(model.vocabulary_size, examples, tokens=15)
-    return model, Pairs.from_tokens(clean, corrupted, right=[0] * examples, wrong=[1] * examples)
+    return model, Pairs.from_tokens(clean, corrupted, correct=[0] * examples, incorrect=[1] * examples)
 
 
 def smollm2() -> tuple[Model, Pairs]:
@@ -72,8 +72,8 @@ def smollm2() -> tuple[Model, Pairs]:
     return model, Pairs.from_tokens(
         [pairs.clean[row, -14:].tolist() for row in rows],
         [pairs.corrupted[row, -14:].tolist() for row in rows],
-        [int(pairs.right[row, 0]) for row in rows],
-        [int(pairs.wrong[row, 0]) for row in rows],
+        [int(pairs.correct[row, 0]) for row in rows],
+        [int(pairs.incorrect[row, 0]) for row in rows],
     )
 
 

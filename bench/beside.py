@@ -36,7 +36,7 @@ def ours(examples: int, clock: str, repeats: int) -> dict[str, float]:
     """F of the operations that peers.py measures, by their names there."""
     model = adapt(lively_gpt2(2), name="2 layers")
     clean, corrupted = random_prompts(model.vocabulary_size, examples, TOKENS)
-    pairs = Pairs.from_tokens(clean, corrupted, right=[0] * examples, wrong=[1] * examples)
+    pairs = Pairs.from_tokens(clean, corrupted, correct=[0] * examples, incorrect=[1] * examples)
     circuit = discover(model, pairs, edges=CIRCUIT_EDGES)
 
     @torch.no_grad()

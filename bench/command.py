@@ -1,7 +1,7 @@
 """The command line: what lists, loading a model and `gatewise run` take, each in a fresh process, with their limits.
 
     python bench/command.py                       # wall time; the model is in the cache
-    python bench/command.py --clock cpu           # the processor time of the process, for a busy machine
+    python bench/command.py --clock cpu           # the CPU time of the process, for a busy machine
     python bench/command.py --only "methods"      # what has this in its name
 
 `gatewise run` is asked with its defaults into an empty folder, then again; then without `answer.json`, when everything

@@ -2,7 +2,7 @@
 
     python bench/edge_pruning_settings.py --model tiny --task gt --edges 18 36 90 --seeds 3
 
-prints KL(G || C) on the training pairs and on held-out pairs, the steps taken and the processor time, for each setting,
+prints KL(G || C) on the training pairs and on held-out pairs, the steps taken and the CPU time, for each setting,
 in seconds and in F (transformers' own forward of all training pairs), and EAP's circuit of the same size beside them.
 Use one thread (OMP_NUM_THREADS=1) for times. `published` is the setting of Bhaskar et al. (2024) with our exact number
 of edges at the end; `one change` rows put one of our changes back, to show what it is worth; `warm` trains the sizes
@@ -126,7 +126,7 @@ def step_costs(args: argparse.Namespace) -> None:
             objective = Objective(Setting(model, pairs[:count]), (args.direction,), count)
             step = partial(objective, draw[:count] if each else draw[0], 0)
             step()  # prepares both runs
-            seconds = min(processor_seconds(step) for _ in range(2))
+            seconds = min(cpu_seconds(step) for _ in range(2))
             print(f"{size} edges open, {name}: {seconds / plain:.2f} F", flush=True)
     print(f"F: {plain:.3f} s before, {plain_seconds(model, pairs):.3f} s after")
 
@@ -138,10 +138,10 @@ def plain_seconds(model: gw.Model, pairs: gw.Pairs) -> float:
     def call() -> object:
         return model.hf(pairs.clean)
 
-    return statistics.median(processor_seconds(call) for _ in range(5))
+    return statistics.median(cpu_seconds(call) for _ in range(5))
 
 
-def processor_seconds(call: Callable[[], object]) -> float:
+def cpu_seconds(call: Callable[[], object]) -> float:
     started = time.process_time()
     call()
     return time.process_time() - started

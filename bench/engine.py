@@ -50,8 +50,8 @@ def gpt2_small() -> Model:
 def random_pairs(vocabulary: int, examples: int, tokens: int, same: int) -> Pairs:
     """Random prompts whose two sides agree in the first `same` tokens and differ in all others."""
     clean, corrupted = random_prompts(vocabulary, examples, tokens, same)
-    right, wrong = torch.randint(vocabulary, (2, examples), generator=torch.Generator().manual_seed(1)).tolist()
-    return Pairs.from_tokens(clean, corrupted, right=right, wrong=wrong)
+    correct, incorrect = torch.randint(vocabulary, (2, examples), generator=torch.Generator().manual_seed(1)).tolist()
+    return Pairs.from_tokens(clean, corrupted, correct=correct, incorrect=incorrect)
 
 
 def different_from_the_start() -> tuple[Model, Pairs]:
@@ -126,7 +126,8 @@ def _plain(model: Model, pairs: Pairs) -> Job:
 
 
 def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
-    """Running circuits. No circuit comes after itself: stages with the same edges as before would not be run again."""
+    """Running circuits. No circuit comes after itself: sublayers with the same edges as before would not be run
+    again."""
     graph, most = model.graph, 1.3 if limits else None
     circuits = [graph.random_circuit(1000, seed=seed) for seed in range(MANY)]
     halves = [graph.random_circuit(graph.n_edges // 2, seed=seed) for seed in range(2)]
@@ -140,10 +141,10 @@ def _engine_jobs(model: Model, pairs: Pairs, *, limits: bool) -> dict[str, Job]:
         engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
         mask = dense_mask(model, circuits[0])
 
-        def margin(logits: Tensor) -> Tensor:
-            return pairs.margin(logits).mean()
+        def logit_diff(logits: Tensor) -> Tensor:
+            return pairs.logit_diff(logits).mean()
 
-        return lambda: engine.gradient(mask, margin)
+        return lambda: engine.gradient(mask, logit_diff)
 
     return {
         PLAIN: _plain(model, pairs),

@@ -85,8 +85,8 @@ class Bench:
         self.hf = lively_gpt2(layers)
         self.clean, self.corrupted = random_prompts(self.hf.config.vocab_size, examples, TOKENS)
         answers = [torch.zeros(1, dtype=torch.long)] * examples
-        wrong = [torch.ones(1, dtype=torch.long)] * examples
-        data = PromptDataset(self.clean, self.corrupted, answers, wrong)
+        incorrect = [torch.ones(1, dtype=torch.long)] * examples
+        data = PromptDataset(self.clean, self.corrupted, answers, incorrect)
         self.loader = PromptDataLoader(data, seq_len=TOKENS, diverge_idx=0, batch_size=examples)
         lens = hooked(self.hf)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""How much processor time `gw.reconcile` takes: one task kept and one removed, for circuits of growing size.
+"""How much CPU time `gw.reconcile` takes: one task kept and one removed, for circuits of growing size.
 
     python bench/reconcile.py
 

@@ -3,7 +3,7 @@
     python bench/report.py [--edges 5000] [--out report.html]
 
 Frames are measured in chromium without a GPU: how far frames lie apart, and, which other work on the machine does not
-change, the processor time of all of the browser's processes per frame.
+change, the CPU time of all of the browser's processes per frame.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import select_edges
-from gatewise.gates.testing.gate_test import Interaction
-from gatewise.gates.testing.search import Interactions
+from gatewise.gates.testing.gate_test import GateTest
+from gatewise.gates.testing.search import GateTests
 from gatewise.report.data import report_data
-from gatewise.report.investigation import SEARCHES, Investigation, investigate
+from gatewise.report.investigation import SEARCHES, Report, make_report
 from gatewise.report.node_behaviour import ShownNodes
 from gatewise.report.page import write_page
 from gatewise.report.trust import strongest_nodes
@@ -44,10 +44,10 @@ FLAGS = [
 ]
 
 
-def small_investigation() -> Investigation:
+def small_investigation() -> Report:
     """A real one, of the model `tiny`."""
     model = gw.load_model("tiny")
-    return investigate(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1)
+    return make_report(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1)
 
 
 def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
             )
             for size in sizes
         )
-    gates = gw.split_gates(searches["ns"][-1], searches["dn"][-1], joint=searches["ns+dn"][-1])
+    gates = gw.label_gates(searches["ns"][-1], searches["dn"][-1], joint=searches["ns+dn"][-1])
     made = dataclasses.replace(
         found,
         gates=gates,
@@ -81,21 +81,21 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
     return report_data(made)
 
 
-def _tables(gates: gw.Gates, count: int) -> tuple[gw.Interaction, ...]:
+def _tables(gates: gw.Gates, count: int) -> tuple[gw.GateTest, ...]:
     by_port: dict[str, list[str]] = {}
     for edge in gates.sound:
         by_port.setdefault(edge.partition("->")[2], []).append(edge)
     generator = torch.Generator().manual_seed(0)
-    made: list[gw.Interaction] = []
+    made: list[gw.GateTest] = []
     for port, edges in by_port.items():
         for first, second in zip(edges[:-1:2], edges[1::2], strict=False):
             worth, total = torch.rand(8, 4, generator=generator).double(), torch.ones(4).double()
             groups = {edge.partition("->")[0]: (edge,) for edge in (first, second)}
-            made.append(gw.Interaction(port.partition("<")[0], groups, "clean", worth, total))
+            made.append(gw.GateTest(port.partition("<")[0], groups, "clean", worth, total))
     return tuple(made[:count])
 
 
-def _nodes(found: Investigation, gates: gw.Gates, count: int = 100) -> ShownNodes:
+def _nodes(found: Report, gates: gw.Gates, count: int = 100) -> ShownNodes:
     """What nodes of the small run do, as if it were these nodes' doing."""
     assert found.nodes is not None
     doing = [on for on in found.nodes.of.values() if on[0].looks]
@@ -104,7 +104,7 @@ def _nodes(found: Investigation, gates: gw.Gates, count: int = 100) -> ShownNode
     return ShownNodes(found.nodes.prompts, worth, {name: doing[i % len(doing)] for i, name in enumerate(names)})
 
 
-def _interactions(gates: gw.Gates, count: int = 40) -> Interactions:
+def _interactions(gates: gw.Gates, count: int = 40) -> GateTests:
     """Whole ports of heads as groups, with tables drawn at random."""
     generator = torch.Generator().manual_seed(0)
     made = []
@@ -115,8 +115,8 @@ def _interactions(gates: gw.Gates, count: int = 40) -> Interactions:
         }
         table = torch.rand(16, 32, generator=generator, dtype=torch.float64)
         table[0] = 0
-        made.append(Interaction(node, groups, "corrupted", table, torch.ones(32, dtype=torch.float64)))
-    return Interactions(tuple(made), (True,) * len(made), len(made))
+        made.append(GateTest(node, groups, "corrupted", table, torch.ones(32, dtype=torch.float64)))
+    return GateTests(tuple(made), (True,) * len(made), len(made))
 
 
 _PREPARE = """() => {
@@ -149,7 +149,7 @@ _MEASURE = """async ([action, frames]) => {
 
 
 def measure(path: Path, frames: int = 120) -> dict[str, dict[str, float]]:
-    """Milliseconds per frame while hovering, panning and filtering: processor time, and between frames."""
+    """Milliseconds per frame while hovering, panning and filtering: CPU time, and between frames."""
     from playwright.sync_api import sync_playwright
 
     found = {}
@@ -163,9 +163,9 @@ def measure(path: Path, frames: int = 120) -> dict[str, dict[str, float]]:
         page.locator("#zoom-in").click()  # so that there is something to pan
         for action in ("nothing", "hover", "pan", "filter"):
             page.evaluate("rest()")
-            before = _processor_seconds(mine)
+            before = _cpu_seconds(mine)
             apart = sorted(page.evaluate(_MEASURE, [action, frames]))
-            spent = 1_000 * (_processor_seconds(mine) - before) / frames
+            spent = 1_000 * (_cpu_seconds(mine) - before) / frames
             found[action] = {
                 "processor": round(spent, 1),
                 "apart_median": round(statistics.median(apart), 1),
@@ -175,7 +175,7 @@ def measure(path: Path, frames: int = 120) -> dict[str, dict[str, float]]:
     return found
 
 
-def _processor_seconds(without: set[int]) -> float:
+def _cpu_seconds(without: set[int]) -> float:
     """Of the browser: of all our children but those that were there before it."""
     total = 0.0
     for child in psutil.Process().children(recursive=True):

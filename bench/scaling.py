@@ -62,7 +62,7 @@ def measure(point: Point, now: Callable[[], float]) -> dict[str, Any]:
     hf = lively_gpt2(point.layers, point.heads, point.heads * HEAD, VOCABULARY)
     model = adapt(hf, name="scaling")
     clean, corrupted = random_prompts(VOCABULARY, point.examples, point.tokens)
-    pairs = Pairs.from_tokens(clean, corrupted, right=[0] * point.examples, wrong=[1] * point.examples)
+    pairs = Pairs.from_tokens(clean, corrupted, correct=[0] * point.examples, incorrect=[1] * point.examples)
 
     @torch.no_grad()
     def plain() -> object:

@@ -30,7 +30,7 @@ from gatewise.circuits.formats import circuit_from, circuit_to_json
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import parse_json
-from gatewise.gates.labels import Gates, split_gates
+from gatewise.gates.labels import Gates, label_gates
 from gatewise.models.config import check_config
 from gatewise.models.gguf.file import parse_gguf
 from gatewise.models.gguf.model import gguf_model
@@ -95,7 +95,7 @@ def _gates_files() -> list[bytes]:
     found = []
     logic = Graph.layered(["a"], [["b"]], 1)
     for ns, dn, joint in (([0, 1], [1, 2], None), ([0], [2], [0, 2])):
-        gates = split_gates(logic.circuit(ns), logic.circuit(dn), joint=None if joint is None else logic.circuit(joint))
+        gates = label_gates(logic.circuit(ns), logic.circuit(dn), joint=None if joint is None else logic.circuit(joint))
         with tempfile.TemporaryDirectory() as folder:
             gates.save(Path(folder) / "gates.safetensors")
             found.append((Path(folder) / "gates.safetensors").read_bytes())

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import gatewise as gw
-from gatewise.models.synthetic.logic_model import planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_pairs
 
 FOLDER = Path(__file__).parents[1] / "docs" / "img"
-PLANTED = ("and", "or", "adder", "combined")
+SYNTHETIC = ("and", "or", "adder", "combined")
 
 
-def draw_planted(folder: Path) -> list[Path]:
+def draw_synthetic(folder: Path) -> list[Path]:
     """The toy gates. Gives the files."""
     files = []
-    for name in PLANTED:
-        gates = gw.find_gates(gw.load_model(f"planted:{name}"), planted_pairs(), "eap", threshold=0.01, joint=False)
+    for name in SYNTHETIC:
+        gates = gw.find_gates(gw.load_model(f"synthetic:{name}"), synthetic_pairs(), "eap", threshold=0.01, joint=False)
         files.append(folder / f"gate-{name}.svg")
         gates.draw(files[-1])
     return files
@@ -32,5 +32,5 @@ def draw_circuit(folder: Path, name: str = "smollm2", model: str = "smollm2-135m
 
 
 if __name__ == "__main__":
-    for path in [*draw_planted(FOLDER), draw_circuit(FOLDER)]:
+    for path in [*draw_synthetic(FOLDER), draw_circuit(FOLDER)]:
         print(path.name)

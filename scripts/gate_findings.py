@@ -33,7 +33,7 @@ from gatewise.gates.testing.partners import EdgeIndices, draw_orders, edge_indic
 from gatewise.statistics import rank_correlation, ratio_interval
 
 TAU = {"ioi": 0.02, "gt": 0.02, "sa": 0.01}  # ACDC's, in nats: some 50 to 100 edges in each direction
-EDGE_FLOOR = 0.005  # of the margin: single edges are smaller than groups
+EDGE_FLOOR = 0.005  # of the logit difference: single edges are smaller than groups
 HALF = log(2)  # by how much the log of matched effects may differ
 QUALITIES = {"faithful": "faithfulness", "complete": "completeness"}
 NAMED = 3  # edges whose partners are named
@@ -81,10 +81,10 @@ class Cell:
         return edge_indices(self.model, self.task.test, chosen | self.model.graph.circuit(following))
 
     @cached_property
-    def grouped(self) -> gw.Interactions:
+    def grouped(self) -> gw.GateTests:
         """Groups of the circuit's edges, tested on held-out pairs."""
         options = {"of": self.eap.sound, "most": self.options.most}
-        return gw.find_interactions(self.model, self.task.train, test=self.task.test, **options)
+        return gw.test_gates(self.model, self.task.train, test=self.task.test, **options)
 
     def strongest_nodes(self, count: int) -> list[str]:
         """Heads and MLPs by what all their edges of the circuit are worth together."""
@@ -152,16 +152,17 @@ def split(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
 
 
 def matched(cell: Cell, mine: Sequence[int], effect: Tensor) -> dict[int, int]:
-    """For each labelled edge one without a label, into the same stage and of about the same effect at its receiver."""
+    """For each labelled edge one without a label, into the same sublayer and of about the same effect at its
+    receiver."""
     graph, edges = cell.model.graph, cell.indices.edges
     taken = cell.eap.sound | cell.acdc.sound
     node = [graph.port_sender[int(graph.edge_port[edge])] for edge in edges]
-    stage = [len(graph.stages) - 1 if one < 0 else graph.stage_of_sender[one] for one in node]
+    sublayer = [len(graph.sublayers) - 1 if one < 0 else graph.sublayer_of_sender[one] for one in node]
     size = effect.clamp(min=1e-12).log().tolist()
     free = {i for i, edge in enumerate(edges) if not bool(taken.mask[edge])}
     found = {}
     for i in sorted(mine, key=lambda one: -size[one]):
-        near = [j for j in free if stage[j] == stage[i] and abs(size[j] - size[i]) < HALF]
+        near = [j for j in free if sublayer[j] == sublayer[i] and abs(size[j] - size[i]) < HALF]
         if near:
             found[i] = min(near, key=lambda j: (abs(size[j] - size[i]), j))
             free.remove(found[i])
@@ -198,7 +199,7 @@ def named_partners(cell: Cell) -> list[dict[str, Any]]:
     exact, names = cell.indices, cell.model.graph.edges
     order = (exact.ns.abs() - exact.dn.abs()).abs().argsort(descending=True).tolist()
     edges = [names[exact.edges[i]] for i in order if names[exact.edges[i]].endswith(">")][:NAMED]
-    found = [gw.partners(cell.model, cell.task.train, edge, orders=2) for edge in edges]
+    found = [gw.edge_partners(cell.model, cell.task.train, edge, orders=2) for edge in edges]
     return [
         {"edge": one.edge, "ns": one.ns, "dn": one.dn, "with": {name: one.exact[name] for name in one.strongest[:4]}}
         for one in found
@@ -230,17 +231,17 @@ def partner_ports(cell: Cell, edges: Iterable[int]) -> dict[int, str]:
 def gates(cell: Cell) -> dict[str, Any]:
     """Whole ports of all heads, and groups of the circuit's edges; and how many of them come back on other pairs."""
     more = {"test": cell.task.test, "most": cell.options.most}
-    whole = gw.find_interactions(cell.model, cell.task.train, groupings=["ports"], **more)
+    whole = gw.test_gates(cell.model, cell.task.train, groupings=["ports"], **more)
     again = replication(cell, [*whole, *cell.grouped])
     return {"whole ports": tested_gates(whole), "circuit": tested_gates(cell.grouped), "replication": again}
 
 
-def tested_gates(found: gw.Interactions) -> dict[str, Any]:
-    rows = [gate(one) | {"stands": ok} for one, ok in zip(found.tested, found.stands, strict=True)]
+def tested_gates(found: gw.GateTests) -> dict[str, Any]:
+    rows = [gate(one) | {"significant": ok} for one, ok in zip(found.tested, found.significant, strict=True)]
     return {"looked_at": found.looked_at, "tested": rows}
 
 
-def gate(one: gw.Interaction) -> dict[str, Any]:
+def gate(one: gw.GateTest) -> dict[str, Any]:
     """What is kept of a gate: its largest interaction, and how its groups act."""
     names, size = one.interaction
     ports = {name: sorted({edge.partition("->")[2] for edge in edges}) for name, edges in one.groups.items()}
@@ -256,7 +257,9 @@ def gate(one: gw.Interaction) -> dict[str, Any]:
         "conditional": one.conditional,
         "p": one.p,
         "confirmed": None if one.confirmed is None else bool(one.confirmed),
-        "on_margin": None if one.confirmed is None else {s: span(v) for s, v in one.confirmed.on_margin.items()},
+        "on_logit_diff": None
+        if one.confirmed is None
+        else {s: span(v) for s, v in one.confirmed.on_logit_diff.items()},
         "groups": {
             name: {"edges": len(edges), "ports": ports[name], "gamma": finite(one.gamma[name])}
             | {"acts": one.group_labels[name], "alone": one.dn[name]}
@@ -265,7 +268,7 @@ def gate(one: gw.Interaction) -> dict[str, Any]:
     }
 
 
-def replication(cell: Cell, found: Sequence[gw.Interaction]) -> dict[str, Any]:
+def replication(cell: Cell, found: Sequence[gw.GateTest]) -> dict[str, Any]:
     """The gates that stand again, on other pairs: rates, and how many there are."""
     model, options, name = cell.model, cell.options, cell.task.name
     sizes = {"examples": options.examples, "test_examples": options.test_examples}
@@ -282,7 +285,7 @@ def replication(cell: Cell, found: Sequence[gw.Interaction]) -> dict[str, Any]:
         halves = gw.task("ioi", model, **sizes | {"examples": 3 * options.examples}, held_out="templates")
         search, test = halves.train[: options.examples], halves.train[options.examples :]
         circuit = gw.find_gates(model, search, "eap", edges=options.edges, joint=False).sound
-        first = gw.find_interactions(model, search, test=test, of=circuit, most=options.most, confirm=False)
+        first = gw.test_gates(model, search, test=test, of=circuit, most=options.most, confirm=False)
         again = gw.replicate(model, first, {"other templates": halves.test})
         rates["other templates"] = {"gates": len(first), "stand": again.rates["other templates"]}
         rates["other templates"]["same_label"] = again.label_rates["other templates"]
@@ -297,16 +300,16 @@ def reworded(model: gw.Model, pairs: gw.Pairs, words: Sequence[tuple[str, str]])
             text = text.replace(old, new, 1) if old else new + text[0].lower() + text[1:]
         return text
 
-    rows = [(said(one.clean), said(one.corrupted), list(one.right), list(one.wrong)) for one in pairs]
+    rows = [(said(one.clean), said(one.corrupted), list(one.correct), list(one.incorrect)) for one in pairs]
     return gw.Pairs.from_text(rows, model, name=f"{pairs.name} in other words")
 
 
-def backups(cell: Cell) -> dict[str, Any]:
+def find_backups(cell: Cell) -> dict[str, Any]:
     nodes = cell.strongest_nodes(cell.options.nodes)
-    found = gw.backups(cell.model, cell.task.test[: 2 * cell.options.examples], nodes, most=3)
+    found = gw.find_backups(cell.model, cell.task.test[: 2 * cell.options.examples], nodes, most=3)
     rows = [
         {"node": one.node, "stand_in": one.stand_in, "alone": one.alone, "other": one.other, "both": one.both}
-        | {"interplay": span(one.interplay), "frozen": span(one.frozen), "stands": one.stands}
+        | {"interplay": span(one.interplay), "frozen": span(one.frozen), "significant": one.significant}
         for one in found
     ]
     return {"nodes": nodes, "tested": rows}
@@ -325,13 +328,13 @@ def completion(cell: Cell, size: int) -> dict[str, Any]:
     model, train = cell.model, cell.task.train
     base = gw.discover(model, train, "eap", "ns+dn", edges=size - size // 5)
     nodes = cell.strongest_nodes(cell.options.nodes)
-    completed = gw.complete(model, train[: cell.options.acdc_examples], base, nodes=nodes, most=size - len(base))
+    completed = gw.add_backups(model, train[: cell.options.acdc_examples], base, nodes=nodes, most=size - len(base))
     plain = gw.discover(model, train, "eap", "ns+dn", edges=len(completed))
     both = gw.evaluate(model, cell.task.test, [completed, plain], random_circuits=0)
     found: dict[str, Any] = {"edges": len(completed), "added": len(completed) - len(base)}
     found["other_edges"] = len(completed - plain)
     for name, one, paired in zip(("completed", "ns+dn"), both, reversed(both), strict=True):
-        found[name] = {key: finite(getattr(one, key)) for key in ("destroyed", "recovered", "recovered_margin")}
+        found[name] = {key: finite(getattr(one, key)) for key in ("destroyed", "recovered", "recovered_logit_diff")}
         found[name] |= {"completeness": one.completeness.mean, "faithfulness": one.faithfulness.mean}
         if name == "completed":  # with the interval over pairs of what is gained
             gains = [a["complement_kl_to_full"] - b["complement_kl_to_full"] for a, b in zip_examples(one, paired)]
@@ -365,7 +368,7 @@ SECTIONS: dict[str, Callable[[Cell], Any]] = {
     "partners": by_method(partners),
     "named partners": named_partners,
     "gates": gates,
-    "backups": backups,
+    "find_backups": find_backups,
     "completion": completions,
     "minimal": minimal,
 }

@@ -1,4 +1,5 @@
-"""What docs/findings.md says about prediction: the margin of unseen subsets of ports, by sums, pairs and gates.
+"""What docs/findings.md says about prediction: the logit difference of unseen subsets of ports, by sums, pairs and
+gates.
 
     python scripts/gate_prediction.py --task ioi --out docs/results/gates
     python scripts/gate_prediction.py --out docs/results/gates --table

@@ -55,7 +55,7 @@ def tables(cells: Sequence[Mapping[str, Any]]) -> str:
     table(
         "Backups",
         "cell | pairs tested | stand | free norm only | strongest",
-        ([names[id(cell)], *backup_row(cell["backups"])] for cell in cells),
+        ([names[id(cell)], *backup_row(cell["find_backups"])] for cell in cells),
     )
     table(
         "Replication",
@@ -80,7 +80,7 @@ def tables(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def gate_counts(found: Mapping[str, Any]) -> list[str]:
-    standing = [one for one in found["tested"] if one["stands"]]
+    standing = [one for one in found["tested"] if one["significant"]]
     head = [one for one in standing if one["receiver"].startswith("a")]
     across, within = (sum(one["across"] is which for one in head) for which in (True, False))
     largest = max((abs(one["value"][0]) for one in standing), default=0.0)
@@ -92,23 +92,25 @@ def gate_counts(found: Mapping[str, Any]) -> list[str]:
 
 
 def largest_gates(cell: Mapping[str, Any], most: int = 4) -> list[list[str]]:
-    rows = [one for key in ("whole ports", "circuit") for one in cell["gates"][key]["tested"] if one["stands"]]
+    rows = [one for key in ("whole ports", "circuit") for one in cell["gates"][key]["tested"] if one["significant"]]
     found: dict[str, dict[str, Any]] = {}
     for one in sorted(rows, key=lambda one: -abs(one["value"][0])):
         found.setdefault(one["receiver"], one)
     shown = []
     for one in list(found.values())[:most]:
-        margin = one["on_margin"]
+        logit_diff = one["on_logit_diff"]
         groups = ((name, group) for name, group in one["groups"].items() if name in one["set"])
         acts = ", ".join(f"{name} {number(group['gamma'])} {group['acts']}" for name, group in groups)
-        on_margin = "-" if margin is None else f"{margin['clean'][0]:+.2f}, {margin['corrupted'][0]:+.2f}"
+        on_logit_diff = (
+            "-" if logit_diff is None else f"{logit_diff['clean'][0]:+.2f}, {logit_diff['corrupted'][0]:+.2f}"
+        )
         shown.append(
             [
                 one["receiver"],
                 " x ".join(one["set"]),
                 interval(one["value"]),
                 percent(one["share_of_all"]),
-                on_margin,
+                on_logit_diff,
                 acts,
             ]
         )
@@ -148,8 +150,8 @@ def partner_row(found: Mapping[str, Any]) -> list[str]:
 
 def backup_row(found: Mapping[str, Any]) -> list[str]:
     rows = found["tested"]
-    standing = [one for one in rows if one["stands"]]
-    free = sum(one["interplay"][1] > 0 and not one["stands"] for one in rows)
+    standing = [one for one in rows if one["significant"]]
+    free = sum(one["interplay"][1] > 0 and not one["significant"] for one in rows)
     best = ", ".join(f"{one['stand_in']} for {one['node']} {interval(one['frozen'])}" for one in standing[:2])
     return [str(len(rows)), str(len(standing)), str(free), best or "-"]
 

@@ -65,11 +65,11 @@ def found_gates(model: gw.Model, task: gw.Task, by: str, options: argparse.Names
     gates = gw.find_gates(model, search, "eap", edges=options.edges, joint=False, store=store)
     if by == "tested":
         gates = gates.with_tested(
-            gw.find_interactions(model, search, test=test, of=gates.sound, most=options.most, confirm=False)
+            gw.test_gates(model, search, test=test, of=gates.sound, most=options.most, confirm=False)
         )
     if by == "sums":
         ns, dn = (Circuit(model.graph, gates.sound.mask, one.scores, one.provenance) for one in (gates.ns, gates.dn))
-        gates = gw.split_gates(ns, dn)
+        gates = gw.label_gates(ns, dn)
     gates.save(path)
     return gates
 
@@ -83,7 +83,8 @@ def tables(folder: Path) -> str:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """One removed task: each task's accuracy, share of its margin and KL after every removal; what was wrong."""
+    """One removed task: each task's accuracy, share of its logit difference and KL after every removal; what was
+    wrong."""
     names = [*found[0]["remove"], *found[0]["keep"]]
     lines = [f"**{found[0]['model']} without {found[0]['lost']}**", ""]
     lines += [f"| removed | edges | {' | '.join(names)} |", "| --- | ---: |" + " ---: |" * len(names)]

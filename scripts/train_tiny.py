@@ -67,9 +67,9 @@ _SINGULAR = {form: noun[0] for noun in sa.NOUNS for form in noun[:2]}
 def combinations(text: str) -> Iterator[tuple[str, ...]]:
     """The pairs of words in a text by which prompts are held out."""
     words = re.findall(r"\w+", text)
-    for left, middle, right in zip(words, words[1:], words[2:], strict=False):
-        if middle == "and" and left in ioi.NAMES and right in ioi.NAMES:
-            yield tuple(sorted((left, right)))
+    for left, middle, correct in zip(words, words[1:], words[2:], strict=False):
+        if middle == "and" and left in ioi.NAMES and correct in ioi.NAMES:
+            yield tuple(sorted((left, correct)))
     for noun, verb in itertools.pairwise(words):
         if noun in _SINGULAR and verb in sa.VERBS:
             yield _SINGULAR[noun], verb
@@ -325,8 +325,8 @@ def held_out_pairs(recipe: Recipe, encoder: Encoder, count: int) -> Pairs:
     return Pairs.from_tokens(
         [e.clean for e in examples],
         [e.corrupted for e in examples],
-        [e.right for e in examples],
-        [e.wrong for e in examples],
+        [e.correct for e in examples],
+        [e.incorrect for e in examples],
         name=recipe.name,
     )
 
@@ -339,8 +339,8 @@ def measure(model: GPT2LMHeadModel, encoder: Encoder, count: int = 500) -> dict[
         pairs = held_out_pairs(recipe, encoder, count)
         clean, corrupted = (_last_logits(model, side, pairs.lengths) for side in (pairs.clean, pairs.corrupted))
         report[recipe.name] = {
-            "right_over_wrong": round(pairs.right_over_wrong(clean).float().mean().item(), 3),
-            "top_is_right": round(pairs.top_is_right(clean).float().mean().item(), 3),
+            "right_over_wrong": round(pairs.pairwise_accuracy(clean).float().mean().item(), 3),
+            "top_is_right": round(pairs.top1_accuracy(clean).float().mean().item(), 3),
             "margin_clean": round(pairs.margin(clean).mean().item(), 3),
             "margin_corrupted": round(pairs.margin(corrupted).mean().item(), 3),
         }

@@ -26,7 +26,7 @@ def reference_logits(
     pairs: Pairs,
     circuit: Circuit,
     direction: str = "ns",
-    ablation: str = "interchange",
+    ablation: str = "patching",
     drawn: Tensor | None = None,
 ) -> Tensor:
     """Logits of a circuit at the last position. [example, vocabulary]"""
@@ -38,7 +38,7 @@ def reference_of_many(
     pairs: Pairs,
     circuits: Sequence[Circuit],
     direction: str = "ns",
-    ablation: str = "interchange",
+    ablation: str = "patching",
     drawn: Tensor | None = None,
 ) -> Tensor:
     """The same for many circuits, whose other run is made once. [circuit, example, vocabulary]"""
@@ -54,7 +54,7 @@ class Reference:
         model: Model,
         pairs: Pairs,
         direction: str = "ns",
-        ablation: str = "interchange",
+        ablation: str = "patching",
         drawn: Tensor | None = None,
     ) -> None:
         self.net, self.pairs = _Net(model), pairs if direction == "ns" else pairs.swapped()
@@ -71,13 +71,13 @@ class Reference:
 
 
 def reference_others(
-    model: Model, pairs: Pairs, ablation: str = "interchange", drawn: Tensor | None = None
+    model: Model, pairs: Pairs, ablation: str = "patching", drawn: Tensor | None = None
 ) -> list[dict[str, Tensor]]:
     """For each example what removed edges carry by noising. drawn: [sender, example, column, d], for noise ablation"""
     net, found = _Net(model), []
     means = _means(net, pairs) if ablation == "mean" else {}
     for row, length in enumerate(pairs.lengths.tolist()):
-        if ablation == "interchange":
+        if ablation == "patching":
             found.append(net.run(pairs.corrupted[row, -length:], set(model.graph.edges), None)[0])
         elif ablation == "noise":
             assert drawn is not None

@@ -155,12 +155,14 @@ def random_pairs(seed: int = 0, lengths: tuple[int, ...] = (7, 5, 7), same: tupl
         clean.append(a.tolist())
         corrupted.append(b.tolist())
     answers = torch.randint(1, VOCABULARY, (len(lengths),), generator=generator)
-    return Pairs.from_tokens(clean, corrupted, right=answers.tolist(), wrong=((answers + 1) % VOCABULARY).tolist())
+    return Pairs.from_tokens(
+        clean, corrupted, correct=answers.tolist(), incorrect=((answers + 1) % VOCABULARY).tolist()
+    )
 
 
 def half(logits: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     """A user's own metric, in a module that workers can import however the tests were started."""
-    return pairs.margin(logits) / 2
+    return pairs.logit_diff(logits) / 2
 
 
 def problem(

@@ -10,7 +10,7 @@ import torch
 
 import gatewise as gw
 from gatewise.methods.discovery import Scores
-from gatewise.models.synthetic.logic_model import planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_pairs
 
 HOSTILE = "<script>alert(1)</script> & 'x'"
 
@@ -18,8 +18,8 @@ HOSTILE = "<script>alert(1)</script> & 'x'"
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Any]:
     """One of every public kind of object."""
-    model = gw.load_model("planted:combined")
-    pairs = planted_pairs()
+    model = gw.load_model("synthetic:combined")
+    pairs = synthetic_pairs()
     gates = gw.find_gates(model, pairs, "eap", threshold=0.01, joint=False)
     tiny = gw.load_model("tiny")
     task = gw.task("ioi", tiny, examples=2)
@@ -31,7 +31,7 @@ def shown() -> dict[str, Any]:
         "pairs": task.train,
         "task": task,
         "scores": gw.score_edges(model, pairs),
-        "effects": gw.edge_effects(model, pairs),
+        "effects": gw.exact_effects(model, pairs),
         "evaluation": gw.evaluate(model, pairs, gates.ns),
     }
 
@@ -58,7 +58,7 @@ def test_objects_show_what_they_are(shown: dict[str, Any], name: str) -> None:
 
 
 def test_text_is_never_markup() -> None:
-    graph = gw.load_model("planted:and").graph
+    graph = gw.load_model("synthetic:and").graph
     pairs = gw.Pairs.from_tokens([[1]], [[2]], [3], [4], name=HOSTILE, clean_text=[HOSTILE], corrupted_text=[HOSTILE])
     task = gw.Task(HOSTILE, pairs, pairs, 0, False)
     circuit = gw.Circuit(graph, graph.full().mask, None, {"method": HOSTILE, "direction": "ns"})

@@ -41,7 +41,7 @@ def model() -> Model:
 
 def test_evaluations_by_two_processes(model: Model) -> None:
     circuits = [model.graph.random_circuit(20), model.graph.random_circuit(40)]
-    asked: dict[str, Any] = {"metric": "logit difference", "memory": MEMORY, "seed": 3}
+    asked: dict[str, Any] = {"metric": "logit_diff", "memory": MEMORY, "seed": 3}
     assert evaluate(model, PAIRS, circuits, **asked) == evaluate(model, PAIRS, circuits, **asked, workers=2)
     assert evaluate(model, PAIRS, circuits[0]) == evaluate(model, PAIRS, circuits[0], workers=1)  # cut by circuits
 
@@ -122,10 +122,10 @@ def test_what_workers_cannot_do(model: Model) -> None:
     with pytest.raises(GatewiseError, match="not both"):
         score_edges(model, PAIRS, workers=2, ray="auto")
     with pytest.raises(GatewiseError, match="cannot be sent to workers"):
-        score_edges(model, PAIRS, memory=MEMORY, workers=2, metric=lambda logits, pairs: pairs.margin(logits))
-    planted = load_model("planted:and")
-    with pytest.raises(GatewiseError, match="planted:and is made in code and cannot be sent to workers"):
-        discover(planted, Pairs.from_tokens([[1]], [[0]], [0], [1]), "acdc", ("ns", "dn"), threshold=0.1, workers=2)
+        score_edges(model, PAIRS, memory=MEMORY, workers=2, metric=lambda logits, pairs: pairs.logit_diff(logits))
+    synthetic = load_model("synthetic:and")
+    with pytest.raises(GatewiseError, match="synthetic:and is made in code and cannot be sent to workers"):
+        discover(synthetic, Pairs.from_tokens([[1]], [[0]], [0], [1]), "acdc", ("ns", "dn"), threshold=0.1, workers=2)
 
 
 @contextmanager

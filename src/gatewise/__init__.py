@@ -12,7 +12,7 @@ from gatewise._lazy import imported_when_used
 if TYPE_CHECKING:
     from gatewise.circuits import Circuit as Circuit, Graph as Graph
     from gatewise.engine import run_circuit as run_circuit, run_circuits as run_circuits
-    from gatewise.engine.patching.exact_effects import Effects as Effects, edge_effects as edge_effects
+    from gatewise.engine.patching.exact_effects import ExactEffects as ExactEffects, exact_effects as exact_effects
     from gatewise.engine.metrics import Metric as Metric
     from gatewise.engine.setting import Setting as Setting
     from gatewise.errors import GatewiseError as GatewiseError
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
         Evaluation as Evaluation,
         check_task as check_task,
         evaluate as evaluate,
-        knock_out as knock_out,
+        ablate as ablate,
     )
     from gatewise.gates import (
         Gates as Gates,
-        Interaction as Interaction,
-        Interactions as Interactions,
-        backups as backups,
-        complete as complete,
+        GateTest as GateTest,
+        GateTests as GateTests,
+        find_backups as find_backups,
+        add_backups as add_backups,
         find_gates as find_gates,
-        find_interactions as find_interactions,
-        interaction as interaction,
-        partners as partners,
+        test_gates as test_gates,
+        test_gate as test_gate,
+        edge_partners as edge_partners,
         predict as predict,
         reconcile as reconcile,
         replicate as replicate,
-        split_gates as split_gates,
-        truth_tables as truth_tables,
+        label_gates as label_gates,
+        test_edge_pairs as test_edge_pairs,
     )
     from gatewise.methods import Method as Method, Scores as Scores, discover as discover, score_edges as score_edges
     from gatewise.models import Model as Model, load_model as load_model, register_architecture as register_architecture
-    from gatewise.report import investigate as investigate
+    from gatewise.report import make_report as make_report
     from gatewise.tasks import Pairs as Pairs, Task as Task, task as task
 
 _NAMES = {  # of the package, by where they are defined
     "circuits": "Circuit Graph",
     "engine": "run_circuit run_circuits",
-    "engine.patching.exact_effects": "Effects edge_effects",
+    "engine.patching.exact_effects": "ExactEffects exact_effects",
     "engine.metrics": "Metric",
     "engine.setting": "Setting",
     "errors": "GatewiseError",
-    "evaluation": "Evaluation check_task evaluate knock_out",
-    "gates": "Gates Interaction Interactions backups complete find_gates find_interactions interaction partners "
-    "predict reconcile replicate split_gates truth_tables",
+    "evaluation": "Evaluation ablate check_task evaluate",
+    "gates": "Gates GateTest GateTests add_backups edge_partners find_backups find_gates label_gates predict reconcile "
+    "replicate test_edge_pairs test_gate test_gates",
     "methods": "Method Scores discover score_edges",
     "models": "Model load_model register_architecture",
-    "report": "investigate",
+    "report": "make_report",
     "tasks": "Pairs Task task",
 }
 __all__ = sorted(name for names in _NAMES.values() for name in names.split())

@@ -123,7 +123,7 @@ def resampling_weights(count: int, resamples: int = _RESAMPLES) -> Tensor:
     return weights.scatter_add_(0, drawn.T, torch.full((count, resamples), 1 / count, dtype=torch.float64))
 
 
-def middle_part(values: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
+def percentile_interval(values: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
     """Between what the middle values lie, along the last dimension."""
     ordered = values.sort(dim=-1).values
     cut = int(ordered.shape[-1] * (1 - confidence) / 2)
@@ -142,7 +142,7 @@ def ratio_interval(tops: Sequence[float], bottoms: Sequence[float]) -> Interval:
     weights = resampling_weights(len(one))
     above, below = one @ weights, other @ weights
     drawn = (above / below)[below != 0]
-    low, high = middle_part(drawn) if len(drawn) else (math.nan, math.nan)
+    low, high = percentile_interval(drawn) if len(drawn) else (math.nan, math.nan)
     return Interval(value, float(low), float(high), len(one))
 
 

@@ -29,17 +29,17 @@ import torch
 from gatewise.errors import GatewiseError
 from gatewise.progress import hide_bars
 
-Chore = TypeVar("Chore")  # a cell of a sweep, a search or a measurement of an experiment, a part of a search
-Duty = Callable[[Chore, Any], Any]  # of a task and what tasks share; both can be sent to another process
+Job = TypeVar("Job")  # a cell of a sweep, a search or a measurement of an experiment, a part of a search
+JobFunction = Callable[[Job, Any], Any]  # of a task and what tasks share; both can be sent to another process
 _MAIN = threading.Lock()
 _IMPORTS = ["torch", "transformers.modeling_utils", "gatewise.workers"]  # of nearly all workers
 
 
 @dataclass(frozen=True)
-class Ended(Generic[Chore]):
+class Ended(Generic[Job]):
     """A task that is over."""
 
-    task: Chore
+    task: Job
     value: Any = None
     problem: str = ""  # what went wrong, if anything did
 
@@ -56,7 +56,7 @@ class Team:
     ray: str | None = None
     retries: int = 2
 
-    def results(self, tasks: Sequence[Chore], work: Duty[Chore], shared: Any) -> Iterator[tuple[Chore, Any]]:
+    def results(self, tasks: Sequence[Job], work: JobFunction[Job], shared: Any) -> Iterator[tuple[Job, Any]]:
         """What the tasks give, as they end; the first that fails for good is an error."""
         if self.ray is None and min(self.workers, len(tasks)) < 2:
             yield from ((task, work(task, shared)) for task in tasks)
@@ -96,15 +96,15 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 def run_tasks(
-    tasks: Sequence[Chore],
-    work: Duty[Chore],
+    tasks: Sequence[Job],
+    work: JobFunction[Job],
     shared: Any = None,
     *,
     retries: int,
     workers: int = 1,
     ray: str | None = None,
     threads: int = 1,
-) -> Iterator[Ended[Chore]]:
+) -> Iterator[Ended[Job]]:
     """Do `work` for every task, on `shared`. `threads`: that each of them takes."""
     if ray is not None:
         return _on_ray(tasks, work, _packed(shared), retries, ray, threads)
@@ -114,7 +114,7 @@ def run_tasks(
     return (_tried(lambda task: _attempt(task, work, lambda: shared), task, retries) for task in tasks)
 
 
-def _attempt(task: Chore, work: Duty[Chore], shared: Callable[[], Any]) -> Ended[Chore]:
+def _attempt(task: Job, work: JobFunction[Job], shared: Callable[[], Any]) -> Ended[Job]:
     """Do one task; what the user has to mend is its problem."""
     try:
         return Ended(task, work(task, shared()))
@@ -162,14 +162,14 @@ _shared = _Shared("", lambda: b"")  # of this worker
 
 
 def _in_processes(
-    tasks: Sequence[Chore], work: Duty[Chore], shared: bytes, retries: int, workers: int
-) -> Iterator[Ended[Chore]]:
+    tasks: Sequence[Job], work: JobFunction[Job], shared: bytes, retries: int, workers: int
+) -> Iterator[Ended[Job]]:
     """Threads that each feed a process of their own: a process that dies takes no other's task with it."""
     own, pools = threading.local(), []
     begun: list[Future[int]] = []
     stopped = threading.Event()
 
-    def run(task: Chore) -> Ended[Chore]:
+    def run(task: Job) -> Ended[Job]:
         if stopped.is_set():
             return Ended(task, problem="stopped")
         try:
@@ -179,7 +179,7 @@ def _in_processes(
                 with _without_main():
                     begun.append(own.pool.submit(_begin, shared, dict(os.environ)))
             ended: Future[bytes] = own.pool.submit(_in_worker, task, work)
-            found: Ended[Chore] = pickle.loads(ended.result())  # noqa: S301 - our own
+            found: Ended[Job] = pickle.loads(ended.result())  # noqa: S301 - our own
             return found
         except BrokenProcessPool:
             own.pool = None
@@ -222,7 +222,7 @@ def _begin(shared: bytes, environment: dict[str, str]) -> int:
     return os.getpid()
 
 
-def _in_worker(task: Any, work: Duty[Any]) -> bytes:
+def _in_worker(task: Any, work: JobFunction[Any]) -> bytes:
     """Pickled here and not by the pool, which would share the memory of tensors: there may be little to share."""
     return pickle.dumps(_attempt(task, work, _shared))
 
@@ -240,7 +240,7 @@ def _without_main() -> Iterator[None]:
             vars(main).update(hidden)
 
 
-def attempt(task: Any, work: Duty[Any], name: str, content: Sequence[Any]) -> bytes:
+def attempt(task: Any, work: JobFunction[Any], name: str, content: Sequence[Any]) -> bytes:
     """In a worker of Ray, which may have done other tasks of the same work before. content: one object reference"""
     global _shared
     hide_bars()
@@ -250,8 +250,8 @@ def attempt(task: Any, work: Duty[Any], name: str, content: Sequence[Any]) -> by
 
 
 def _on_ray(
-    tasks: Sequence[Chore], work: Duty[Chore], shared: bytes, retries: int, address: str, threads: int
-) -> Iterator[Ended[Chore]]:
+    tasks: Sequence[Job], work: JobFunction[Job], shared: bytes, retries: int, address: str, threads: int
+) -> Iterator[Ended[Job]]:
     """Tasks of a Ray cluster, which distributes them and starts them again elsewhere when a worker dies."""
     ray = _ray()
     ours = not ray.is_initialized()
@@ -267,7 +267,7 @@ def _on_ray(
     try:
         remote = ray.remote(attempt).options(num_cpus=threads, max_retries=retries, retry_exceptions=True)
         name, content = uuid.uuid4().hex, [ray.put(shared)]
-        pending: dict[Any, Chore] = {remote.remote(task, work, name, content): task for task in tasks}
+        pending: dict[Any, Job] = {remote.remote(task, work, name, content): task for task in tasks}
         while pending:
             (done,), _ = ray.wait(list(pending), num_returns=1)
             task = pending.pop(done)
@@ -296,7 +296,7 @@ def _knock(address: str) -> None:
             pass
 
 
-def _tried(run: Callable[[Chore], Ended[Chore]], task: Chore, retries: int) -> Ended[Chore]:
+def _tried(run: Callable[[Job], Ended[Job]], task: Job, retries: int) -> Ended[Job]:
     """What `run` gives, or how it failed the last time."""
     problem = ""
     for _ in range(retries + 1):

@@ -2,20 +2,20 @@
 
 *Published* are the 26 heads in seven classes of Wang et al. 2022 ("Interpretability in the Wild", figure 2).
 
-*Measured* roles go by what a head attends to and by what it does to the margin (logit of the indirect object, IO, minus
-that of the subject, S). S1 is the subject's first mention, S2 its second, END the last token. Attention is a mean over
-examples; all thresholds are below, in `Criteria`.
+*Measured* roles go by what a head attends to and by what it does to the logit difference (logit of the indirect object,
+IO, minus that of the subject, S). S1 is the subject's first mention, S2 its second, END the last token. Attention is a
+mean over examples; all thresholds are below, in `Criteria`.
 
 - previous token: attention from every token to the one before it, over the IOI prompts or over random tokens.
 - duplicate token: attention from a repeated token to its first occurrence, in excess of the same attention where the
   token is not repeated: from S2 to S1, clean prompt less corrupted one; or in random tokens A A less B A.
 - induction: the same to the token *after* the first occurrence.
-- name mover: attention from END to IO, and the edge head->logits carries margin: replacing it by the corrupted run's
-  lowers the margin. *Negative* name mover: it raises the margin.
+- name mover: attention from END to IO, and the edge head->logits carries logit difference: replacing it by the
+  corrupted run's lowers the logit difference. *Negative* name mover: it raises the logit difference.
 - S-inhibition: attention from END to S2, and the head acts through others: replacing all its edges but head->logits
-  lowers the margin.
+  lowers the logit difference.
 
-Effects are shares of the margin that the corruption takes away. A head that meets several criteria gets the first of:
+Effects are normalised effects that the corruption takes away. A head that meets several criteria gets the first of:
 name mover, negative name mover, S-inhibition, induction, duplicate token, previous token. *Backup* name movers show
 only when name movers are knocked out: no criterion here finds them.
 """
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.literature import GPT2_SMALL, Roles
-from gatewise.engine.patching.exact_effects import edge_effects
+from gatewise.engine.patching.exact_effects import exact_effects
 from gatewise.engine.running import last_logits, run_circuits
 from gatewise.engine.runs.activations import bases, lay_out, plain_run, prefix_of
 from gatewise.engine.runs.batches import batches
@@ -55,7 +55,7 @@ class Criteria:
     """Thresholds of the measured roles."""
 
     attention: float = 0.3  # to the token before, to a repetition, or from END to a name
-    effect: float = 0.02  # share of the margin that the corruption takes away
+    effect: float = 0.02  # normalised effect that the corruption takes away
     random_tokens: int = 24  # in the part that is repeated, if the model reads as many
     random_rows: int = 16
 
@@ -69,15 +69,15 @@ def is_gpt2_small(model: Model) -> bool:
 def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None, *, seed: int = 0) -> Roles:
     """The roles of those heads that meet the criteria above. `pairs`: of the task ioi."""
     criteria = criteria or Criteria()
-    heads = [node for stage in model.graph.stages if stage.kind == "attention" for node in stage.nodes]
+    heads = [node for sublayer in model.graph.sublayers if sublayer.kind == "attention" for node in sublayer.nodes]
     attending = {
         role: [head for head, value in zip(heads, values.tolist(), strict=True) if value >= criteria.attention]
         for role, values in _attention_scores(model, pairs, criteria, seed).items()
     }
-    margins = [pairs.margin(last_logits(model, pairs, side)).double().mean() for side in ("clean", "corrupted")]
-    lost = float(margins[0] - margins[1])
+    logit_diffs = [pairs.logit_diff(last_logits(model, pairs, side)).double().mean() for side in ("clean", "corrupted")]
+    lost = float(logit_diffs[0] - logit_diffs[1])
     share = 1 / lost if lost > 0 else 0.0  # a model that cannot do the task has no effects to speak of
-    effects = -edge_effects(model, pairs, [f"{head}->logits" for head in heads]).margin * share
+    effects = -exact_effects(model, pairs, [f"{head}->logits" for head in heads]).logit_diff * share
     direct = dict(zip(heads, effects.tolist(), strict=True))
     indirect = _indirect_effects(model, pairs, attending["S-inhibition"], share)
     found = {
@@ -117,10 +117,10 @@ def attention_patterns(model: Model, pairs: Pairs) -> Iterator[Tensor]:
     layout = lay_out(model, pairs, share_prefix=False)
     run = plain_run(model, pairs.clean, layout, prefix_of(model, pairs.clean, layout))
     one_hot = torch.eye(layout.width, dtype=model.dtype, device=model.device)
-    for stage, x in zip(model.stages, bases(model, run.outputs), strict=False):
-        if isinstance(stage, Attention):
-            q, k = (stage.project(kind, x[None], layout) for kind in ("q", "k"))
-            yield stage.attend(q, stage.per_head(k), one_hot, layout, None)
+    for sublayer, x in zip(model.sublayers, bases(model, run.outputs), strict=False):
+        if isinstance(sublayer, Attention):
+            q, k = (sublayer.project(kind, x[None], layout) for kind in ("q", "k"))
+            yield sublayer.attend(q, sublayer.per_head(k), one_hot, layout, None)
 
 
 @torch.no_grad()
@@ -133,7 +133,7 @@ def _attention_scores(model: Model, pairs: Pairs, criteria: Criteria, seed: int)
 
 def _on_prompts(model: Model, pairs: Pairs) -> dict[str, Tensor]:
     second = pairs.first_difference
-    first, indirect = ((pairs.clean == names[:, :1]).int().argmax(dim=1) for names in (pairs.wrong, pairs.right))
+    first, indirect = ((pairs.clean == names[:, :1]).int().argmax(dim=1) for names in (pairs.incorrect, pairs.correct))
     last = torch.full_like(second, pairs.width - 1)
     places = {
         "duplicate token": (second, first),
@@ -205,7 +205,8 @@ def _mean_attention(model: Model, pairs: Pairs, places: Mapping[str, tuple[Tenso
 
 
 def _indirect_effects(model: Model, pairs: Pairs, heads: list[str], share: float) -> dict[str, float]:
-    """Share of the margin lost when all edges of a head but that into the logits carry the corrupted run's output."""
+    """Share of the logit difference lost when all edges of a head but that into the logits carry the corrupted run's
+    output."""
     graph, full = model.graph, model.graph.full()
     circuits = [full]
     for head in heads:
@@ -213,5 +214,5 @@ def _indirect_effects(model: Model, pairs: Pairs, heads: list[str], share: float
         mask[graph.edge_sender == graph.senders.index(head)] = False
         mask[graph.index(f"{head}->logits")] = True
         circuits.append(Circuit(graph, mask))
-    margins = pairs.margin(run_circuits(model, pairs, circuits)).double().mean(dim=-1)
-    return dict(zip(heads, ((margins[0] - margins[1:]) * share).tolist(), strict=True))
+    logit_diffs = pairs.logit_diff(run_circuits(model, pairs, circuits)).double().mean(dim=-1)
+    return dict(zip(heads, ((logit_diffs[0] - logit_diffs[1:]) * share).tolist(), strict=True))

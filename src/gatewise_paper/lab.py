@@ -18,7 +18,7 @@ from gatewise.circuits.graph import Grouping
 from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.gates.labels import Gates, split_gates
+from gatewise.gates.labels import Gates, label_gates
 from gatewise.methods import discover
 from gatewise.methods.base import SearchDirection
 from gatewise.models import load_model
@@ -276,7 +276,7 @@ class Lab:
     def gates(self, task: str, method: str, size: int, seed: int = 0, by: Grouping = "port") -> Gates:
         """The plain split of the Ns and Dn circuits of one size."""
         ns, dn = (self.circuits(task, method, direction, seed)[size] for direction in ("ns", "dn"))
-        return split_gates(ns, dn, by=by)
+        return label_gates(ns, dn, by=by)
 
     # Measurements
 

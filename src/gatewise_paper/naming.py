@@ -16,7 +16,7 @@ _TASK_NAMES = {
     "ioi": "IOI",
     "gt": "GT",
     "sa": "SA",
-    "gt:margin=probability": "GT by the probability margin",
+    "gt:difference=probability": "GT by the probability logit difference",
     "ioi:corruption=all-names": "IOI, all names replaced",
 }
 

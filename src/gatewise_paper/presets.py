@@ -18,7 +18,7 @@ from gatewise_paper.size_calibration import MEASURES, REDUNDANCY, ChosenSizes, c
 _PAPER_SIZES = (100, 200, 500, 1_000, 2_000, 5_000)
 _PAPER_EDGES = 32_491
 _NEAR = 2  # times a size
-STAND_IN = "stand-in"
+STAND_IN = "backup"
 SAFE_RLHF = "PKU-Alignment/PKU-SafeRLHF"
 FORGET = "forget"  # the task of the pairs to unlearn
 
@@ -83,7 +83,7 @@ class Preset:
     methods: tuple[str, ...] = ("acdc", "eap", "edge-pruning")
     dtype: str = "float32"
     threads: int = 1  # of each process; searches run in several processes instead
-    forget: str = STAND_IN  # what to unlearn: the stand-in, the dataset PKU-SafeRLHF, or a file
+    forget: str = STAND_IN  # what to unlearn: the backup, the dataset PKU-SafeRLHF, or a file
     forget_sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50)  # edges to remove for unlearning
     costly: float = 0.05  # share of the KL between the runs that an edge costs alone if it is costly
     candidates: int = 100  # edges by Ns and by Dn that may be costly alone, the strongest

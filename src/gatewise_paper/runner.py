@@ -25,7 +25,7 @@ from gatewise.methods.provenance import versions
 from gatewise.methods.registry import methods
 from gatewise.plan import forecast
 from gatewise.progress import progress_bar
-from gatewise.workers import Chore, run_tasks
+from gatewise.workers import Job, run_tasks
 from gatewise_paper.experiment import Experiment, Measurement, Search
 from gatewise_paper.experiments import EXPERIMENTS
 from gatewise_paper.lab import Lab
@@ -201,13 +201,11 @@ class _Run:
         left = [one for one in measurements if one not in problems]
         return problems | self._side_by_side(left, Lab.measure, "measurements")
 
-    def _side_by_side(
-        self, tasks: Sequence[Chore], work: Callable[[Lab, Chore], object], what: str
-    ) -> dict[Chore, str]:
+    def _side_by_side(self, tasks: Sequence[Job], work: Callable[[Lab, Job], object], what: str) -> dict[Job, str]:
         """Do all tasks; those that failed, and why."""
         global _lab
         _lab, started, threads = self.lab, time.monotonic(), self.lab.preset.threads
-        problems: dict[Chore, str] = {}
+        problems: dict[Job, str] = {}
         place = (work, self.lab.preset, str(self.lab.folder.absolute()))
         where: dict[str, Any] = {"retries": _RETRIES, "workers": self.workers, "ray": self.ray, "threads": threads}
         with progress_bar(what, len(tasks)) as bar:

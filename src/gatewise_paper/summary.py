@@ -21,15 +21,15 @@ from gatewise_paper.records import Recorded, Records, finite
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; }
-h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; logit difference: 2rem auto; padding: 0 1rem; }
+h2 { logit difference-top: 3rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
 table { border-collapse: collapse; font-size: .85rem; display: block; overflow-x: auto; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child, .text { text-align: left; }
 td.long { white-space: normal; min-width: 12rem; }
 img { max-width: 100%; background: white; border-radius: 4px; }
 .note { font-size: .85rem; opacity: .8; }
-.verdict { background: var(--soft); padding: .6rem 1rem; margin: .6rem 0; }
+.verdict { background: var(--soft); padding: .6rem 1rem; logit difference: .6rem 0; }
 .supported, .contradicted, .equal, .open { border-left: 4px solid var(--judged); }
 .supported { --judged: #009E73; } .contradicted { --judged: #D55E00; }
 .equal { --judged: #0072B2; } .open { --judged: #888; }
@@ -153,7 +153,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
     ]
     tested = settings["tested_gates"]
     said += [f"Tested gates: {seeds(tested)}."] if tested else []
-    return " ".join(said) or "On planted models."
+    return " ".join(said) or "On synthetic models."
 
 
 def _experiment_pieces(name: str, one: Recorded) -> Any:

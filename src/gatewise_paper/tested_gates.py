@@ -1,7 +1,7 @@
 """Gates by test, beside the gates that the paper splits: groups of edges into one node that act together.
 
 They are found with pairs of their own (half to search on, half to test on), in the whole model, whatever the method:
-whole ports, and edges with equal partners (`gw.find_interactions`). Of each gate that stands the two groups with the
+whole ports, and edges with equal partners (`gw.test_gates`). Of each gate that stands the two groups with the
 largest partnership are kept and tested once more, with everything else clean, since that is what removing them from
 the full graph does. Their type is how they act: AND if one of them acts as AND and none as OR, OR the other way round,
 ADDER if both add, otherwise mixed. What removing one group and both does is then measured on the held-out pairs.
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from gatewise.engine.patching.edge_ablation import kl_changes
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
-from gatewise.gates.testing.gate_test import Interaction, interactions
-from gatewise.gates.testing.search import find_interactions
+from gatewise.gates.testing.gate_test import GateTest, interactions
+from gatewise.gates.testing.search import test_gates
 from gatewise_paper.experiment import Measured, Measurement, group, of_kind
 from gatewise_paper.lab import Lab
 
@@ -53,7 +53,7 @@ def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
     middle = len(pairs) // 2
     search, test = Setting.of(lab.model, pairs[:middle]), Setting.of(lab.model, pairs[middle:])
     asked: dict[frozenset[tuple[str, ...]], tuple[str, dict[str, tuple[str, ...]]]] = {}
-    for one in find_interactions(search, None, test=test.pairs, confirm=False, seed=key.seed):
+    for one in test_gates(search, None, test=test.pairs, confirm=False, seed=key.seed):
         groups = {name: one.groups[name] for name in strongest_pair(one)}
         asked.setdefault(frozenset(groups.values()), (one.receiver, groups))  # edges with equal partners may be ports
     found: list[list[Any]] = [
@@ -75,7 +75,7 @@ def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
     return [[*gate, *changes[3 * i : 3 * i + 3]] for i, gate in enumerate(found)]
 
 
-def strongest_pair(one: Interaction) -> tuple[str, str]:
+def strongest_pair(one: GateTest) -> tuple[str, str]:
     """The two groups that do most to each other."""
     named = {
         pair: abs(value) for pair, value in one.partners.items() if pair[0] in one.groups and pair[1] in one.groups

@@ -1,9 +1,9 @@
 """The paper's Table 1, out of code: what each method recovers of each gate, and what that does to the circuit.
 
-Gates: on the single planted gates, by *threshold* (a number of edges would decide the answer), over several seeds. An
+Gates: on the single synthetic gates, by *threshold* (a number of edges would decide the answer), over several seeds. An
 entry is `full` if every seed finds all edges of the gate, `none` if none finds any, and `partial` otherwise.
 
-Faithfulness and completeness: on `planted:combined`, C = (A1 and A2) + (A3 or A4). Faithful: the circuit alone does
+Faithfulness and completeness: on `synthetic:combined`, C = (A1 and A2) + (A3 or A4). Faithful: the circuit alone does
 what the model does. Complete: without its edges into the gates B1 and B2 nothing of the behaviour is left. The
 edges behind the gates (B1->C, B2->C, C->logits) stay in place for that: every method finds them, and removing C->logits
 would silence the model whatever else a circuit has.
@@ -20,7 +20,7 @@ from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.methods import discover
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.statistics import kl_divergence, log_probabilities
 
 Recovery = Literal["full", "partial", "none"]
@@ -53,7 +53,7 @@ PAPER: dict[tuple[str, str], tuple[Recovery, Recovery, Recovery, bool, bool]] = 
 
 
 def table(methods: Sequence[str] = ("acdc", "eap", "edge-pruning"), seeds: int = 6) -> list[ToyRow]:
-    """Run every method in both directions on the planted models."""
+    """Run every method in both directions on the synthetic models."""
     unknown = [method for method in methods if method not in THRESHOLDS]
     if unknown:
         raise GatewiseError(f"the toy table has {', '.join(THRESHOLDS)}; got {unknown[0]!r}.")
@@ -74,13 +74,13 @@ def _row(direction: str, method: str, seeds: int) -> ToyRow:
     recovery: dict[str, Recovery] = {}
     counts, choices = {}, {}
     for gate, kind in GATES.items():
-        model = planted_model(kind)
+        model = synthetic_model(kind)
         edges = model.graph.circuit(["A1->B", "A2->B"])
         found = [_find(model, method, direction, seed) & edges for seed in range(seeds)]
         counts[gate] = [len(circuit) for circuit in found]
         choices[gate] = len(set(found))
         recovery[gate] = "full" if min(counts[gate]) == 2 else "none" if max(counts[gate]) == 0 else "partial"
-    combined = planted_model("combined")
+    combined = synthetic_model("combined")
     circuits = [_find(combined, method, direction, seed) for seed in range(seeds)]
     return ToyRow(
         direction,
@@ -94,13 +94,13 @@ def _row(direction: str, method: str, seeds: int) -> ToyRow:
 
 
 def _find(model: Model, method: str, direction: Any, seed: int) -> Circuit:
-    found: Circuit = discover(model, planted_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
+    found: Circuit = discover(model, synthetic_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
     return found
 
 
 def _distance(model: Model, one: Circuit, other: Circuit) -> float:
     """KL between what two circuits do on the clean prompt."""
-    first, second = (log_probabilities(run_circuit(model, planted_pairs(), circuit)) for circuit in (one, other))
+    first, second = (log_probabilities(run_circuit(model, synthetic_pairs(), circuit)) for circuit in (one, other))
     return float(kl_divergence(first, second).mean())
 
 

@@ -75,7 +75,7 @@ def to_keep(preset: Preset) -> dict[str, str]:
 
 
 def unlearning_task(name: str, preset: Preset, model: Model, folder: Path) -> Task:
-    """Pairs to forget, or those of the stand-in to keep. The same call gives the same pairs."""
+    """Pairs to forget, or those of the backup to keep. The same call gives the same pairs."""
     encoder = Encoder(model.tokenizer, None, getattr(model.hf.config, "max_position_embeddings", None))
     size = preset.pool if name == FORGET else 1
     if preset.forget == STAND_IN:
@@ -208,7 +208,7 @@ def _ioi(encoder: Encoder, count: int, *, of_template: bool) -> list[Example]:
 
 def _write(path: Path, examples: Iterable[Example]) -> None:
     lines = (
-        {"clean": one.clean, "corrupted": one.corrupted, "right": list(one.right), "wrong": list(one.wrong)}
+        {"clean": one.clean, "corrupted": one.corrupted, "correct": list(one.correct), "incorrect": list(one.incorrect)}
         for one in examples
     )
     content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()

@@ -14,7 +14,7 @@ import pytest
 
 import gatewise as gw
 from gatewise.report.data import report_data
-from gatewise.report.investigation import Investigation, investigate
+from gatewise.report.investigation import Report, make_report
 from gatewise.report.page import write_page
 
 _FLAGS = [
@@ -54,17 +54,17 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def found() -> Investigation:
+def found() -> Report:
     """With tested gates, and more edges than a page opens with."""
     model = gw.load_model("tiny")
     task = gw.task("ioi", model, examples=16)
-    found = investigate(model, task, edges=64, random_circuits=1)
-    tested = gw.find_interactions(model, task.train, test=task.test, of=found.gates.sound)
+    found = make_report(model, task, edges=64, random_circuits=1)
+    tested = gw.test_gates(model, task.train, test=task.test, of=found.gates.sound)
     return replace(found, interactions=tested)
 
 
 @pytest.fixture(scope="session")
-def _data(found: Investigation) -> dict[str, Any]:
+def _data(found: Report) -> dict[str, Any]:
     return report_data(found, lambda changes: f"gatewise run tiny {dict(changes)}")
 
 

@@ -19,7 +19,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation.verdicts import faithful
 from gatewise.gate_types import FOUND_COLOURS
 from gatewise.report.data import report_data
-from gatewise.report.investigation import Investigation, investigate
+from gatewise.report.investigation import Report, make_report
 from gatewise.report.trust import edge_strength
 
 Open = Callable[..., Any]  # data -> page
@@ -62,7 +62,7 @@ def set_range(page: Any, element: str, value: int) -> None:
     page.locator(element).evaluate("(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", str(value))
 
 
-def test_says_what_was_found(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_says_what_was_found(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data)
     assert page.locator("h1").inner_text() == "ioi in tiny"
     assert page.locator(".fact").count() == 3
@@ -74,7 +74,7 @@ def test_says_what_was_found(open_page: Open, data: dict[str, Any], found: Inves
         assert f"{words}:" in page.locator("#legend").inner_text()
 
 
-def test_filters_by_who_found_an_edge_and_by_port(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_filters_by_who_found_an_edge_and_by_port(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data)
     page.locator("#filters summary").click()
     page.locator("#kinds input[value=both]").uncheck()
@@ -90,7 +90,7 @@ def test_filters_by_who_found_an_edge_and_by_port(open_page: Open, data: dict[st
     assert kept < set(found.gates.sound)
 
 
-def test_filters_by_score_layer_and_name(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_filters_by_score_layer_and_name(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data)
     page.locator("#filters summary").click()
     everything = names(page)
@@ -110,7 +110,7 @@ def test_filters_by_score_layer_and_name(open_page: Open, data: dict[str, Any], 
     assert shown(page) == 0
 
 
-def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data)
     slider = page.locator("#size")
     slider.focus()
@@ -122,7 +122,7 @@ def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], fou
     for name in ("ns", "dn", "ns+dn"):
         page.locator(f"#which input[value='{name}']").check(force=True)
         assert names(page) == set(found.circuits(1)[name])
-        expected = round(100 * found.curves[name][1].recovered_margin)
+        expected = round(100 * found.curves[name][1].recovered_logit_diff)
         assert f"Faithful: {faithful(found.curves[name][1]).answer}." in page.locator("#measured").inner_text()
         title = {"ns": "noising", "dn": "denoising", "ns+dn": "joint"}[name]  # captions follow the choice
         assert (
@@ -132,7 +132,7 @@ def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], fou
         assert f"of the {title} circuit at {found.sizes[1]} edges per direction" in page.locator("#shown").inner_text()
 
 
-def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data)
     tip = page.locator("#tip")
     page.mouse.move(*spot(page, {"node": node_id(page, "logits")}))
@@ -151,7 +151,7 @@ def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str
     name = tip.locator("b").first.inner_text()
     by = {"AND": "noising only", "OR": "denoising only", "ADDER": "both directions"}
     assert f"found by {by[found.gates.label(name)]}" in tip.inner_text()  # type: ignore[index]
-    assert "share of the margin" in tip.inner_text()
+    assert "normalised effect" in tip.inner_text()
     score = float(found.gates.ns.scores[found.graph.index(name)])  # type: ignore[index]
     line = re.search(r"^noising\t(\S+)", tip.inner_text().replace("\u2212", "-"), flags=re.MULTILINE)
     assert float(line[1]) == pytest.approx(score, rel=0.006)  # type: ignore[index]
@@ -159,7 +159,7 @@ def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str
     tip.wait_for(state="hidden")
 
 
-def test_click_shows_a_node_alone(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_click_shows_a_node_alone(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data)
     page.mouse.click(*spot(page, {"node": node_id(page, "m0")}))
     page.mouse.move(5, 5)
@@ -177,7 +177,7 @@ def test_click_shows_a_node_alone(open_page: Open, data: dict[str, Any], found: 
     assert page.evaluate("gatewiseReport.graph.lit()") is None
 
 
-def test_opens_with_the_strongest_edges_and_names(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_opens_with_the_strongest_edges_and_names(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data, state="")
     assert len(found.gates.sound) > 60
     strength = edge_strength(found.gates)
@@ -200,7 +200,7 @@ def test_opens_with_the_strongest_edges_and_names(open_page: Open, data: dict[st
     assert shown(page) == 60
 
 
-def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Report) -> None:
     assert found.nodes is not None
     name = next(name for name, on in found.nodes.of.items() if on[0].looks)
     page = open_page(data, state=f"node={name}")
@@ -214,7 +214,7 @@ def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Investig
         percent = re.search(r": (\d+) %$", tokens.nth(position).get_attribute("title"))
         assert int(percent[1]) == pytest.approx(100 * weight, abs=0.6)  # type: ignore[index]
     writes = panel.locator(".writes").inner_text().replace("\u2212", "-")
-    for value in (found.nodes.of[name][0].right["clean"], found.nodes.of[name][0].wrong["corrupted"]):
+    for value in (found.nodes.of[name][0].correct["clean"], found.nodes.of[name][0].incorrect["corrupted"]):
         assert re.search(rf"{value:+.1g}".replace("+", "\\+?")[:6], writes)
     for word, _ in found.nodes.of[name][0].promoted["clean"]:
         assert word.strip() in writes
@@ -224,7 +224,7 @@ def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Investig
     assert f"Carries {round(100 * found.nodes.worth[name])} %" in panel.inner_text().replace("\u2212", "-")
 
 
-def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: Report) -> None:
     assert found.interactions is not None
     standing = found.interactions.found
     assert standing, "the fixture has a gate that stands"
@@ -235,13 +235,13 @@ def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: I
     assert cards.count() == min(6, len(standing))
     first, card = standing[0], cards.first
     assert card.locator("h3").inner_text().split() == [first.receiver, first.label]
-    assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.players)
+    assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.all_groups)
     text = card.inner_text().replace("\u2212", "-")
     said = [[float(part) for part in found] for found in re.findall("\u03b3 " + r"(\S+) \((\S+) to (\S+)\)", text)]
     indices = [one for one in first.intervals["gamma"].values() if math.isfinite(one.value)]
     for numbers, index in zip(said, indices, strict=True):
         assert numbers == pytest.approx([index.value, index.low, index.high], abs=0.006)
-    for name in first.players:
+    for name in first.all_groups:
         assert first.group_labels[name] in text
     page.locator("#filters summary").click()
     page.locator("#gated").check()
@@ -256,7 +256,7 @@ def test_nothing_is_called_and_or_or_without_a_test(open_page: Open, data: dict[
     """What direction found an edge is no gate: the split's names stand only where the split is named."""
     for gate in data["gates"]["tested"]:
         gate["label"] = "undecided"
-        for player in gate["players"].values():
+        for player in gate["all_groups"].values():
             player["label"] = "undecided"
             player.pop("split", None)
     data["tables"] = []
@@ -271,7 +271,7 @@ def test_nothing_is_called_and_or_or_without_a_test(open_page: Open, data: dict[
     assert len(re.findall(r"\bAND\b|\bADDER\b|\bOR\b", said)) == 3 * columns.count()
 
 
-def test_the_address_holds_the_view(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_the_address_holds_the_view(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data, state="")
     assert page.evaluate("location.hash") in ("", "#")
     page.locator("#which input[value=dn]").check(force=True)
@@ -307,7 +307,7 @@ def test_an_address_without_sense_is_ignored(open_page: Open, data: dict[str, An
     assert shown(page) in (0, 60)  # `found` may leave nothing
 
 
-def test_pins_stay_in_front(open_page: Open, data: dict[str, Any], found: Investigation) -> None:
+def test_pins_stay_in_front(open_page: Open, data: dict[str, Any], found: Report) -> None:
     page = open_page(data, state="node=m0")
     page.locator(".pin").click()
     page.keyboard.press("Escape")
@@ -322,7 +322,7 @@ def test_pins_stay_in_front(open_page: Open, data: dict[str, Any], found: Invest
     assert page.evaluate("gatewiseReport.graph.lit()") is None
 
 
-def test_lines_between_nodes(open_page: Open, data: dict[str, Any], found: Investigation, tmp_path: Path) -> None:
+def test_lines_between_nodes(open_page: Open, data: dict[str, Any], found: Report, tmp_path: Path) -> None:
     page = open_page(data)
     page.locator("#level input[value=nodes]").check(force=True)
     between = {tuple(re.split("->|<", edge)[:2]) for edge in found.gates.sound}
@@ -444,24 +444,24 @@ def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
     data["trust"][0]["text"] = data["next"][0]["command"] = HOSTILE
     for example in data["examples"]:
         example["clean"] = example["corrupted"] = HOSTILE
-        example["right"] = [HOSTILE]
+        example["correct"] = [HOSTILE]
         for answer in example["answers"].values():
             answer["top"][0][0] = HOSTILE
     for prompt in data["nodes"]["prompts"]:
         prompt["clean"] = prompt["corrupted"] = [HOSTILE] * len(prompt["clean"])
-        prompt["right"] = prompt["wrong"] = [HOSTILE]
+        prompt["correct"] = prompt["incorrect"] = [HOSTILE]
     for on in data["nodes"]["of"].values():
         for one in on:
             for side in ("clean", "corrupted"):
                 one["promoted"][side][0][0] = one["suppressed"][side][0][0] = HOSTILE
     for gate in data["gates"]["tested"]:
         gate["label"] = HOSTILE
-        gate["players"] = {
-            (HOSTILE if i == 0 else name): player for i, (name, player) in enumerate(gate["players"].items())
+        gate["all_groups"] = {
+            (HOSTILE if i == 0 else name): player for i, (name, player) in enumerate(gate["all_groups"].items())
         }
         for row in gate["table"]:
             row["set"] = [
-                HOSTILE if name in ("G1", "K", "Q") and HOSTILE in gate["players"] else name for name in row["set"]
+                HOSTILE if name in ("G1", "K", "Q") and HOSTILE in gate["all_groups"] else name for name in row["set"]
             ]
     page = open_page(data, state=f"node=m0&name={quote(HOSTILE)}")
     page.wait_for_timeout(200)
@@ -473,9 +473,7 @@ def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
     assert HOSTILE in page.locator("#command code").evaluate("(e) => e.textContent")
 
 
-def test_saves_the_circuit_and_the_view(
-    open_page: Open, data: dict[str, Any], found: Investigation, tmp_path: Path
-) -> None:
+def test_saves_the_circuit_and_the_view(open_page: Open, data: dict[str, Any], found: Report, tmp_path: Path) -> None:
     page = open_page(data)
     with page.expect_download() as waiting:
         page.locator("#save-json").click()
@@ -533,7 +531,7 @@ def test_pan_and_zoom(open_page: Open, data: dict[str, Any]) -> None:
 
 def test_a_circuit_without_a_direction_has_no_legend_of_gates(open_page: Open) -> None:
     tiny = gw.load_model("tiny")
-    one = investigate(tiny, gw.task("ioi", tiny, examples=8), "eap-ig", edges=32, random_circuits=0, examples=1)
+    one = make_report(tiny, gw.task("ioi", tiny, examples=8), "eap-ig", edges=32, random_circuits=0, examples=1)
     page = open_page(report_data(one))
     assert "has no direction" in page.locator("#facts").inner_text()
     assert page.locator("#legend").is_hidden()

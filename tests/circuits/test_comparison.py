@@ -16,7 +16,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.circuits.literature import compare_with_published
 from gatewise.cli import main as cli
 from gatewise.errors import GatewiseError
-from gatewise.gates.labels import load_two, split_gates
+from gatewise.gates.labels import label_gates, load_two
 
 GRAPH = Graph.transformer(2, 2, 8)
 A = GRAPH.circuit(["input->a0.h1<q>", "a0.h1->m1", "m1->logits"])
@@ -57,7 +57,7 @@ def test_rank_correlation_is_spearmans() -> None:
 
 
 def test_gate_types_side_by_side() -> None:
-    gates = split_gates(A, B).labelled
+    gates = label_gates(A, B).labelled
     assert compare(gates, gates).types == {"AND": {"AND": 1}, "OR": {"OR": 2}, "ADDER": {"ADDER": 2}}
     assert compare(gates, A).types == {"AND": {"edge": 1}, "OR": {"-": 2}, "ADDER": {"edge": 2}}
 
@@ -68,7 +68,7 @@ def test_other_tools_files(tmp_path: Path) -> None:
     del content["gatewise"]  # what another tool writes
     (tmp_path / "mib.json").write_text(json.dumps(content))
     save_edge_list(B, tmp_path / "list.json")
-    split_gates(A, B).save(tmp_path / "gates.safetensors")
+    label_gates(A, B).save(tmp_path / "gates.safetensors")
     assert compare(*load_two(tmp_path / "list.json", tmp_path / "mib.json")).hamming == 3
     assert compare(*load_two(tmp_path / "mib.json", tmp_path / "gates.safetensors")).total.only_a == 0
     with pytest.raises(GatewiseError, match="bare list"):
@@ -111,8 +111,8 @@ def test_compare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 def test_conflict_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     either = ["input->m1", "m0->m1"]
-    split_gates(GRAPH.empty(), GRAPH.circuit(either)).save(tmp_path / "a.gates")  # an OR gate
-    split_gates(GRAPH.circuit(either[:1]), GRAPH.circuit(either[:1])).save(tmp_path / "b.gates")  # an ADDER edge
+    label_gates(GRAPH.empty(), GRAPH.circuit(either)).save(tmp_path / "a.gates")  # an OR gate
+    label_gates(GRAPH.circuit(either[:1]), GRAPH.circuit(either[:1])).save(tmp_path / "b.gates")  # an ADDER edge
     files = (str(tmp_path / "a.gates"), str(tmp_path / "b.gates"))
     assert run(monkeypatch, "compare", *files) == 0
     assert f"gatewise reconcile --keep {files[0]} --remove {files[1]}" in capsys.readouterr().out

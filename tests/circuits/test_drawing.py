@@ -15,7 +15,7 @@ from gatewise.circuits.gate_drawing import DrawnGate, draw_gate
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_COLOURS
-from gatewise.gates.labels import Gates, split_gates
+from gatewise.gates.labels import Gates, label_gates
 
 GRAPH = Graph.transformer(3, 4, 8)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,7 +33,7 @@ def scored(graph: Graph, edges: list[str]) -> Circuit:
 def gates() -> Gates:
     ns = scored(GRAPH, ["input->a0.h1<k>", "a0.h1->m2", "m0->m2", "m2->logits"])
     dn = scored(GRAPH, ["input->m0", "a0.h1->a2.h3<q>", "m2->logits"])
-    return split_gates(ns, dn)
+    return label_gates(ns, dn)
 
 
 def edges_of(path: Path) -> dict[str, ET.Element]:

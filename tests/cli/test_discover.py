@@ -29,7 +29,7 @@ def test_several_directions_connected_circuits_and_other_ablations(
     for direction in ("ns", "dn"):
         found = Circuit.load(tmp_path / f"eap-{direction}-10.json")
         assert found.connected() == found
-    more = ("--edges", 10, "--ablation", "zero", "--metric", "logit difference")
+    more = ("--edges", 10, "--ablation", "zero", "--metric", "logit_diff")
     assert discover(monkeypatch, tmp_path / "zero", *more) == 0
     assert Circuit.load(tmp_path / "zero" / "eap-ns-10.json").provenance["ablation"] == "zero"
     assert discover(monkeypatch, tmp_path / "none", *more, "--direction", "dn") == 2

@@ -1,4 +1,4 @@
-"""`gatewise gates` and `gatewise interaction` as a user meets them."""
+"""`gatewise gates` and `gatewise test-gate` as a user meets them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return code if isinstance(code, int) else 0
 
 
-def test_gates_of_a_planted_model(
+def test_gates_of_a_synthetic_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "gates.safetensors"
-    options = ("planted:combined", "--method", "acdc", "--threshold", 0.01, "--rule", "repaired", "--out", file)
+    options = ("synthetic:combined", "--method", "acdc", "--threshold", 0.01, "--rule", "repaired", "--out", file)
     assert run(monkeypatch, "gates", *options, "--test", "--draw", tmp_path / "gates.svg") == 0
     assert "A1-&gt;B1" in (tmp_path / "gates.svg").read_text()
     shown = " ".join(capsys.readouterr().out.split())
@@ -47,16 +47,16 @@ def test_gates_of_tiny_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_gates_refuses_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "gates", "planted:and", "--set", "speed=9") == cli.EXIT_USER_ERROR
+    assert run(monkeypatch, "gates", "synthetic:and", "--set", "speed=9") == cli.EXIT_USER_ERROR
     assert "no parameter 'speed'" in capsys.readouterr().err
 
 
 def test_interaction_of_a_head_of_tiny(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "interaction", "tiny", "a1.h0", "--examples", 8) == 0
+    assert run(monkeypatch, "test-gate", "tiny", "a1.h0", "--examples", 8) == 0
     assert "a1.h0 is " in capsys.readouterr().out
     options = ("-g", "K=<k>", "-g", "V=m0->a1.h0<v>,input->a1.h0<v>", "--rest", "clean", "--examples", 8, "--json")
-    assert run(monkeypatch, "interaction", "tiny", "a1.h0", *options) == 0
+    assert run(monkeypatch, "test-gate", "tiny", "a1.h0", *options) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["rest"], list(found["groups"]), found["pairs"]) == ("clean", ["K", "V"], 8)
-    assert run(monkeypatch, "interaction", "tiny", "a1.h0", "-g", "K") == cli.EXIT_USER_ERROR
+    assert run(monkeypatch, "test-gate", "tiny", "a1.h0", "-g", "K") == cli.EXIT_USER_ERROR
     assert "NAME=EDGE" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from gatewise.circuits import Circuit, Graph
 from gatewise.cli import main as cli
-from gatewise.gates import split_gates
+from gatewise.gates import label_gates
 from gatewise.methods import discover
 from gatewise.models import load_model
 from gatewise.tasks import task
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [
         text for half in (made.train, made.test) for text in zip(half.clean_text, half.corrupted_text, strict=True)
     ]
-    rows = [{"clean": a, "corrupted": b, "right": "themselves", "wrong": "herself"} for a, b in texts]
+    rows = [{"clean": a, "corrupted": b, "correct": "themselves", "incorrect": "herself"} for a, b in texts]
     lines = [",".join(row.values()) for row in rows]
     (place / "my.csv").write_text("\n".join(["clean,corrupted,right,wrong", *lines]))
     (place / "my.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = discover(model, pairs.train, edges=[50, 100], store=place / "runs/store")
     for circuit in found:
         circuit.save(place / f"found/eap-ns-{len(circuit)}.json")
-    gates = split_gates(found[0], discover(model, pairs.train, direction="dn", edges=50))
+    gates = label_gates(found[0], discover(model, pairs.train, direction="dn", edges=50))
     for name in ("gates", "ioi", "gt"):
         gates.save(place / f"{name}.safetensors")
     found[0].save(place / "removal.json")
@@ -125,7 +125,7 @@ def complete(words: str, place: int) -> list[str]:
 
 def test_shell_completion() -> None:
     assert complete("gatewise dis", 1) == ["discover"]
-    assert complete("gatewise discover planted:o", 2) == ["planted:or"]
+    assert complete("gatewise discover synthetic:o", 2) == ["synthetic:or"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -18,7 +18,7 @@ from gatewise.plan import ACCELERATORS, forecast
 
 COMMAND: Any = typer.main.get_command(cli.app)
 OPTIONS = {"--device", "--dtype", "--bos", "--first-token", "--memory"}
-WITH_MODEL = ["run", "discover", "gates", "evaluate", "interaction", "plan", "sweep"]
+WITH_MODEL = ["run", "discover", "gates", "evaluate", "test-gate", "plan", "sweep"]
 SHARED = {"run", "discover", "gates", "evaluate", "sweep"}
 WITH_MODEL += ["tasks show", "tasks check", "tasks measure"]
 
@@ -117,9 +117,9 @@ def test_a_truncated_gguf_file_is_one_line(
     assert error.count("error:") == 1
 
 
-def test_planted_models_read_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "gates", "planted:and", "--bos") == 2
-    assert "planted:and reads no text" in capsys.readouterr().err
+def test_synthetic_models_read_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "gates", "synthetic:and", "--bos") == 2
+    assert "synthetic:and reads no text" in capsys.readouterr().err
 
 
 def test_words() -> None:
@@ -141,7 +141,7 @@ def test_a_sweep_takes_them_from_its_grid_and_from_the_command(
         header, row = (tmp_path / "table.csv").read_text().splitlines()
         rows.append(dict(zip(header.split(","), row.split(","), strict=True)))
     assert [(row["bos"], row["dtype"]) for row in rows] == [("False", "float64"), ("True", "float32")]
-    assert rows[0]["full_margin"] != rows[1]["full_margin"]
+    assert rows[0]["full_logit_diff"] != rows[1]["full_logit_diff"]
 
 
 def test_a_plan_for_an_accelerator(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

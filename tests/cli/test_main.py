@@ -111,4 +111,4 @@ for words in {LISTS}:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert all(shown in done.stdout for shown in ("edge-pruning", "planted:or", "corruption"))
+    assert all(shown in done.stdout for shown in ("edge-pruning", "synthetic:or", "corruption"))

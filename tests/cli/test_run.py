@@ -133,7 +133,7 @@ def test_what_cannot_work_is_said(tmp_path: Path, arguments: list[str], message:
     assert message in str(done.exception)
 
 
-def test_planted_models_bring_their_own_pairs(tmp_path: Path) -> None:
-    done = gatewise("run", "planted:and", "--edges", "2", "--json", "--out", "p", folder=tmp_path)
+def test_synthetic_models_bring_their_own_pairs(tmp_path: Path) -> None:
+    done = gatewise("run", "synthetic:and", "--edges", "2", "--json", "--out", "p", folder=tmp_path)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["model"].startswith("planted")
+    assert json.loads(done.stdout)["model"].startswith("synthetic")

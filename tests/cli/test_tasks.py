@@ -43,16 +43,16 @@ def test_show_prints_probabilities(name: str) -> None:
 def test_show_takes_options_behind_the_name() -> None:
     found = json.loads(run("show", "sa:number=singular", "--model", "tiny", "--examples", "2", "--json"))
     assert found["task"] == "sa:number=singular"
-    assert all(example["wrong"] == ["themselves"] for example in found["examples"])
+    assert all(example["incorrect"] == ["themselves"] for example in found["examples"])
 
 
 def test_measure() -> None:
-    names = ["ioi", "gt:margin=probability"]
+    names = ["ioi", "gt:difference=probability"]
     found = json.loads(run("measure", *names, "--model", "tiny", "--examples", "8", "--json"))
     assert list(found) == names
-    assert all(one["pairs"] == 8 and one["margin_clean"] > one["margin_corrupted"] for one in found.values())
+    assert all(one["pairs"] == 8 and one["logit_diff_clean"] > one["logit_diff_corrupted"] for one in found.values())
     table = run("measure", *names, "--model", "tiny", "--examples", "8")
-    assert f"{found['ioi']['margin_clean']:.2f}" in table
+    assert f"{found['ioi']['logit_diff_clean']:.2f}" in table
     everything = json.loads(run("measure", "--model", "tiny", "--examples", "1", "--json"))
     assert list(everything) == every_form()
 
@@ -68,9 +68,9 @@ def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:
     broken.write_text(header + "The girls helped,The other girl helped,themselves,herself\n")
     said = run("check", str(good), "--model", "tiny")
     assert "No objections" in said
-    assert "pairs to search on: right over wrong 100.0%" in said
-    assert "pairs to test on, with BOS (chosen): right over wrong 100.0%" in said
-    assert "pairs to test on, without BOS: right over wrong" in said
+    assert "pairs to search on: pairwise accuracy 100.0%" in said
+    assert "pairs to test on, with BOS (chosen): pairwise accuracy 100.0%" in said
+    assert "pairs to test on, without BOS: pairwise accuracy" in said
     assert "P(right)" in said  # a few examples
     found = json.loads(run("check", str(doubtful), "--model", "tiny", "--json"))
     assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 8)
@@ -108,6 +108,6 @@ def test_check_warns_of_the_wrong_choice_about_bos() -> None:
     assert bos_problem(good, bad, bos=True) is None
     warned = bos_problem(bad, good, bos=False)
     assert warned == (
-        "the model prefers the right answer on 15% of the held-out prompts without BOS, and on 100% with it; "
+        "the model prefers the correct answer on 15% of the held-out prompts without BOS, and on 100% with it; "
         "use --bos (bos=True)."
     )

@@ -24,9 +24,9 @@ def test_measures_are_their_definitions() -> None:
     assert found.completeness.mean == pytest.approx(float(kl(without, g).mean()))
     assert found.completeness_reversed.mean == pytest.approx(float(kl(g, without).mean()))
     assert found.faithfulness.error == pytest.approx(float(kl(g, c).std()) / len(pairs) ** 0.5)
-    assert found.circuit.margin.mean == pytest.approx(float(pairs.margin(c).mean()))
-    assert found.complement.accuracy.mean == pytest.approx(float((pairs.margin(without) > 0).double().mean()))
-    assert found.circuit.top_accuracy.mean == pytest.approx(float(pairs.top_is_right(c).double().mean()))
+    assert found.circuit.logit_diff.mean == pytest.approx(float(pairs.logit_diff(c).mean()))
+    assert found.complement.accuracy.mean == pytest.approx(float((pairs.logit_diff(without) > 0).double().mean()))
+    assert found.circuit.top_accuracy.mean == pytest.approx(float(pairs.top1_accuracy(c).double().mean()))
     corrupted = last_logits(model, pairs, "corrupted")
     assert found.recovered == pytest.approx(1 - float(kl(g, c).mean() / kl(g, corrupted).mean()))
     assert found.destroyed == pytest.approx(float(kl(without, g).mean() / kl(corrupted, g).mean()))
@@ -36,7 +36,7 @@ def test_full_and_empty_are_the_ends_of_the_scale() -> None:
     model, pairs = small_model("llama"), random_pairs()
     full, empty = evaluate(model, pairs, [model.graph.full(), model.graph.empty()], random_circuits=0)
     assert full.recovered == pytest.approx(1, abs=1e-6)
-    assert full.recovered_margin == pytest.approx(1, abs=1e-5)
+    assert full.recovered_logit_diff == pytest.approx(1, abs=1e-5)
     assert empty.recovered == pytest.approx(0, abs=1e-6)
     assert full.destroyed == pytest.approx(1, abs=1e-6)
     assert empty.destroyed == pytest.approx(0, abs=1e-6)
@@ -68,7 +68,7 @@ def test_areas_are_trapezoids() -> None:
     sizes = (0, 40, 80, model.graph.n_edges)
     found = evaluate(model, pairs, [model.graph.random_circuit(size) for size in sizes], random_circuits=0)
     shares = [size / model.graph.n_edges for size in sizes]
-    values = [item.recovered_margin for item in found]
+    values = [item.recovered_logit_diff for item in found]
     area = sum((b - a) * (u + v) / 2 for a, b, u, v in zip(shares, shares[1:], values, values[1:], strict=False))
     assert found.cpr == pytest.approx(area)
     distance = [abs(1 - value) for value in values]

@@ -12,7 +12,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap, stability
 from gatewise.methods import discover
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 
 GRAPH = Graph.transformer(2, 2, 8)
 edge_sets = st.sets(st.integers(0, GRAPH.n_edges - 1))
@@ -56,7 +56,7 @@ def test_data_and_method_are_told_apart() -> None:
 
 
 def test_acdc_picks_another_or_edge_under_another_seed_and_eap_does_not() -> None:
-    model, pairs = planted_model("or"), planted_pairs()
+    model, pairs = synthetic_model("or"), synthetic_pairs()
 
     def find(method: str, direction: str) -> float:
         def search(_: int, seed: int) -> Circuit:

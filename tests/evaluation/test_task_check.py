@@ -30,9 +30,9 @@ def test_silent_when_all_is_well() -> None:
     ("changed", "said"),
     [
         ({"right_over_wrong": 0.6}, "only 60% of the clean prompts"),
-        ({"top_is_right": 0.0}, "never gives a right answer"),
-        ({"margin_corrupted": 2.9, "margin_error": 0.001}, "3.000 on clean, 2.900 on corrupted"),
-        ({"margin_error": 1.5}, "no more than by chance"),
+        ({"top_is_right": 0.0}, "never gives a correct answer"),
+        ({"logit_diff_corrupted": 2.9, "logit_diff_error": 0.001}, "3.000 on clean, 2.900 on corrupted"),
+        ({"logit_diff_error": 1.5}, "no more than by chance"),
         ({"right_on_corrupted": 0.95}, "95% of them, and on 90% of the clean"),
     ],
 )
@@ -62,10 +62,10 @@ def test_ability_is_what_its_parts_say(tiny: Model) -> None:
     found = ability(tiny, pairs)
     clean, corrupted = (last_logits(tiny, pairs, side=side) for side in ("clean", "corrupted"))
     assert found.pairs == 9
-    assert found.right_over_wrong == pytest.approx(pairs.right_over_wrong(clean).float().mean().item())
-    assert found.top_is_right == pytest.approx(pairs.top_is_right(clean).float().mean().item())
-    assert found.margin_clean == pytest.approx(pairs.margin(clean).mean().item())
-    assert found.right_on_corrupted == pytest.approx(pairs.right_over_wrong(corrupted).float().mean().item())
-    errors = [pairs.margin(side).double().std().item() / 3 for side in (clean, corrupted)]
-    assert found.margin_error == pytest.approx((errors[0] ** 2 + errors[1] ** 2) ** 0.5)
-    assert found.margin_corrupted == pytest.approx(pairs.margin(corrupted).mean().item())
+    assert found.pairwise_accuracy == pytest.approx(pairs.pairwise_accuracy(clean).float().mean().item())
+    assert found.top1_accuracy == pytest.approx(pairs.top1_accuracy(clean).float().mean().item())
+    assert found.logit_diff_clean == pytest.approx(pairs.logit_diff(clean).mean().item())
+    assert found.right_on_corrupted == pytest.approx(pairs.pairwise_accuracy(corrupted).float().mean().item())
+    errors = [pairs.logit_diff(side).double().std().item() / 3 for side in (clean, corrupted)]
+    assert found.logit_diff_error == pytest.approx((errors[0] ** 2 + errors[1] ** 2) ** 0.5)
+    assert found.logit_diff_corrupted == pytest.approx(pairs.logit_diff(corrupted).mean().item())

@@ -16,7 +16,7 @@ from gatewise.evaluation.verdicts import against_chance, complete, doubts, faith
 from gatewise.models.model import Model
 from gatewise.report.headline import doubts as all_doubts
 from gatewise.report.headline import facts, headline, trust
-from gatewise.report.investigation import Investigation, investigate
+from gatewise.report.investigation import Report, make_report
 from gatewise.statistics import Measure
 from gatewise.tasks import Task
 
@@ -26,15 +26,21 @@ def tiny() -> Model:
     return gw.load_model("tiny")
 
 
-def behaviour(margin: float, accuracy: float, kl: float, *, error: float = 0.01) -> Behaviour:
-    one = {"margin": margin, "accuracy": accuracy, "top_accuracy": accuracy, "kl_from_full": kl, "kl_to_full": kl}
+def behaviour(logit_diff: float, accuracy: float, kl: float, *, error: float = 0.01) -> Behaviour:
+    one = {
+        "logit_diff": logit_diff,
+        "accuracy": accuracy,
+        "top_accuracy": accuracy,
+        "kl_from_full": kl,
+        "kl_to_full": kl,
+    }
     return Behaviour(**{name: Measure(value, error) for name, value in one.items()})
 
 
 def evaluation(
     circuit: Behaviour, complement: Behaviour | None = None, *, edges: int = 100, random_kl: float = 0.9
 ) -> Evaluation:
-    """Of a model with a margin of 4 on a task that corruption takes away; by default all is well."""
+    """Of a model with a logit difference of 4 on a task that corruption takes away; by default all is well."""
     full, empty = behaviour(4.0, 1.0, 0.0), behaviour(0.0, 0.5, 1.0)
     chance = behaviour(0.1, 0.5, random_kl)
     complement = empty if complement is None else complement
@@ -45,7 +51,7 @@ def evaluation(
 GOOD = evaluation(behaviour(3.8, 1.0, 0.05))
 
 
-def assert_no_praise(found: Investigation) -> None:
+def assert_no_praise(found: Report) -> None:
     assert all_doubts(found)
     assert headline(found) == all_doubts(found)[0].text  # said first
     assert {remark.level for remark in (*facts(found), *trust(found))} <= {"note", "warning"}
@@ -71,8 +77,8 @@ def test_a_good_circuit_is_called_good() -> None:
         (behaviour(3.9, 0.0, 0.05), "warning", "0% of the prompts"),
         (behaviour(3.9, 1.0, 0.8), "warning", "20% by KL"),
         (behaviour(3.9, 1.0, 1.2), "warning", "further from the model than the empty circuit"),
-        (behaviour(2.4, 1.0, 0.05), "note", "60% by margin"),
-        (behaviour(3.9, 0.75, 0.05), "note", "50% by right over wrong"),
+        (behaviour(2.4, 1.0, 0.05), "note", "60% by logit difference"),
+        (behaviour(3.9, 0.75, 0.05), "note", "50% by pairwise accuracy"),
     ],
 )
 def test_the_worst_of_the_three_decides(circuit: Behaviour, level: str, said: str) -> None:
@@ -84,7 +90,7 @@ def test_the_worst_of_the_three_decides(circuit: Behaviour, level: str, said: st
 def test_what_cannot_be_divided_is_no_praise() -> None:
     same = replace(GOOD, empty=GOOD.full)
     assert faithful(same).level == "warning"
-    assert math.isnan(same.recovered_margin)
+    assert math.isnan(same.recovered_logit_diff)
     assert "no share" in faithful(same).text
     assert doubts(same)
 
@@ -102,7 +108,7 @@ def test_saturated_completeness_is_said() -> None:
     assert "it breaks" in complete([half, broken]).text
     kept = evaluation(GOOD.circuit, behaviour(2.0, 0.9, 0.9))
     assert complete([half, kept]).level == "note"
-    assert "50% of the margin is left" in complete([half, kept]).text
+    assert "50% of the logit difference is left" in complete([half, kept]).text
 
 
 def test_more_than_chance_is_not_enough() -> None:
@@ -126,7 +132,7 @@ def test_a_circuit_without_a_path(tiny: Model) -> None:
 def test_random_models(architecture: str) -> None:
     model = small_model(architecture)
     train, test = (random_pairs(seed, lengths=(6,) * 16) for seed in (0, 1))
-    found = investigate(model, Task("pairs", train, test, seed=0, bos=False), edges=60, random_circuits=1, examples=1)
+    found = make_report(model, Task("pairs", train, test, seed=0, bos=False), edges=60, random_circuits=1, examples=1)
     assert_no_praise(found)
 
 
@@ -143,13 +149,13 @@ def test_random_weights_on_real_tasks(tiny: Model, task: str) -> None:
 def test_a_task_the_model_cannot_do(tiny: Model) -> None:
     made = gw.task("sa", tiny, examples=8)
     wrong = [replace(pairs, right=pairs.wrong, wrong=pairs.right) for pairs in (made.train, made.test)]
-    found = investigate(tiny, Task("backwards", wrong[0], wrong[1], 0, True), edges=40, random_circuits=1, examples=1)
+    found = make_report(tiny, Task("backwards", wrong[0], wrong[1], 0, True), edges=40, random_circuits=1, examples=1)
     assert_no_praise(found)
     assert "cannot do this task: it prefers the right answer on only 0%" in headline(found)
 
 
 def test_two_pairs(tiny: Model) -> None:
-    found = investigate(tiny, gw.task("ioi", tiny, examples=2), edges=40, random_circuits=1, examples=1)
+    found = make_report(tiny, gw.task("ioi", tiny, examples=2), edges=40, random_circuits=1, examples=1)
     assert_no_praise(found)
     assert "too few pairs: 2 to search on and 2 to test on" in headline(found).lower()
 
@@ -160,7 +166,9 @@ def test_single_examples_have_the_mean_of_the_whole(tiny: Model) -> None:
     assert len(one.per_example) == one.examples == 8
     for part in ("circuit", "complement", "full", "empty"):
         values = [row[f"{part}_margin"] for row in one.per_example]
-        assert sum(values) / 8 == pytest.approx(getattr(one, part).margin.mean)
+        assert sum(values) / 8 == pytest.approx(getattr(one, part).logit_diff.mean)
     logits = gw.run_circuit(tiny, test, tiny.graph.full())
-    assert [row["full_margin"] for row in one.per_example] == pytest.approx(test.margin(logits).tolist(), abs=1e-4)
+    assert [row["full_logit_diff"] for row in one.per_example] == pytest.approx(
+        test.logit_diff(logits).tolist(), abs=1e-4
+    )
     assert "values" not in one.to_json()

@@ -1,4 +1,5 @@
-"""Stand-ins: a planted backup, a series that is none, margins against plain runs, and circuits made complete."""
+"""Stand-ins: a synthetic backup, a series that is none, logit differences against plain runs, and circuits made
+complete."""
 
 from __future__ import annotations
 
@@ -8,52 +9,52 @@ from small_models import random_pairs, small_model
 
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
-from gatewise.gates._backups import backups, complete
+from gatewise.gates.backups import add_backups, find_backups
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import PlantedGate, logic_model, planted_model, planted_pairs
-from gatewise.models.synthetic.random_circuits import random_planted
+from gatewise.models.synthetic.logic_model import SyntheticGate, logic_model, synthetic_model, synthetic_pairs
+from gatewise.models.synthetic.random_circuits import random_synthetic
 from gatewise_paper.truth.labels import FOUND, trial
 
 
 def with_backup() -> Model:
     """B2 says what A2 says, but only if B1 is silent; out = B1 + B2."""
     layers = [
-        [PlantedGate("B1", "ADDER", ("A1",))],
-        [PlantedGate("B2", "AND", ("A2",))],
-        [PlantedGate("out", "ADDER", ("B1", "B2"))],
+        [SyntheticGate("B1", "ADDER", ("A1",))],
+        [SyntheticGate("B2", "AND", ("A2",))],
+        [SyntheticGate("out", "ADDER", ("B1", "B2"))],
     ]
     emitted = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     stray = [torch.zeros(1, 5) for _ in layers]
     stray[1][0, 2] = -1.0
-    return logic_model("planted:backup", ["A1", "A2"], emitted, layers, "out", stray)
+    return logic_model("synthetic:backup", ["A1", "A2"], emitted, layers, "out", stray)
 
 
 def test_a_backup_stands_in() -> None:
-    found = {one.stand_in: one for one in backups(with_backup(), planted_pairs(8), ["B1"])}
+    found = {one.stand_in: one for one in find_backups(with_backup(), synthetic_pairs(8), ["B1"])}
     one = found["B2"]
     assert (one.alone, one.other, one.both) == pytest.approx((0, 0, 1))
     assert one.interplay.value == one.frozen.value == pytest.approx(1)
-    assert one.stands
+    assert one.significant
 
 
 def test_nodes_in_series_do_not_stand_in_for_each_other() -> None:
-    assert not any(one.stands for one in backups(planted_model("and"), planted_pairs(8), ["B", "A1"]))
+    assert not any(one.significant for one in find_backups(synthetic_model("and"), synthetic_pairs(8), ["B", "A1"]))
 
 
 def test_losses_are_those_of_plain_runs() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4) * 4)
     graph = model.graph
 
-    def margin(*gone: str) -> torch.Tensor:
+    def logit_diff(*gone: str) -> torch.Tensor:
         kept = graph.circuit([edge for edge in graph.edges if edge.partition("->")[0] not in gone])
-        return pairs.margin(run_circuit(model, pairs, kept)).mean()
+        return pairs.logit_diff(run_circuit(model, pairs, kept)).mean()
 
-    total = margin() - pairs.margin(run_circuit(model, pairs, graph.empty())).mean()
-    found = backups(model, pairs, ["a0.h1"], most=2)
+    total = logit_diff() - pairs.logit_diff(run_circuit(model, pairs, graph.empty())).mean()
+    found = find_backups(model, pairs, ["a0.h1"], most=2)
     assert len(found) == 2
     for one in found:
         sets = (("a0.h1",), (one.stand_in,), ("a0.h1", one.stand_in))
-        expected = [float((margin() - margin(*gone)) / total) for gone in sets]
+        expected = [float((logit_diff() - logit_diff(*gone)) / total) for gone in sets]
         assert (one.alone, one.other, one.both) == pytest.approx(expected, abs=1e-9)
         assert one.interplay.value == pytest.approx(one.both - one.alone - one.other, abs=1e-9)
         assert one.frozen.value != pytest.approx(one.interplay.value, abs=1e-6)
@@ -63,26 +64,30 @@ def test_complete_finds_what_neither_direction_sees() -> None:
     """Random nested models: EAP misses gates behind gates of the other type."""
     true = found = hits = before = 0
     for seed in range(8):
-        planted = random_planted(seed, nested=True, dtype=torch.float64)
-        circuit = trial(planted, "eap", 0.01, seed).circuits[FOUND]
-        completed = complete(planted.model, planted.pairs, circuit)
+        synthetic = random_synthetic(seed, nested=True, dtype=torch.float64)
+        circuit = trial(synthetic, "eap", 0.01, seed).circuits[FOUND]
+        completed = add_backups(synthetic.model, synthetic.pairs, circuit)
         assert circuit <= completed
-        before += len(circuit & planted.circuit)
-        true, found, hits = true + len(planted.circuit), found + len(completed), hits + len(completed & planted.circuit)
+        before += len(circuit & synthetic.circuit)
+        true, found, hits = (
+            true + len(synthetic.circuit),
+            found + len(completed),
+            hits + len(completed & synthetic.circuit),
+        )
     assert before < 0.97 * true
     assert hits >= 0.95 * true
     assert hits >= 0.95 * found
 
 
 def test_complete_adds_the_strongest_first_and_no_more_than_asked() -> None:
-    planted = random_planted(0, nested=True, dtype=torch.float64)
-    start = planted.model.graph.circuit(["out->logits"])
-    assert len(complete(planted.model, planted.pairs, start, most=1)) <= 2
+    synthetic = random_synthetic(0, nested=True, dtype=torch.float64)
+    start = synthetic.model.graph.circuit(["out->logits"])
+    assert len(add_backups(synthetic.model, synthetic.pairs, start, most=1)) <= 2
 
 
 def test_refusals() -> None:
-    model = planted_model("and")
+    model = synthetic_model("and")
     with pytest.raises(GatewiseError, match="no node 'Z'"):
-        backups(model, planted_pairs(8), ["Z"])
+        find_backups(model, synthetic_pairs(8), ["Z"])
     with pytest.raises(GatewiseError, match="between 0 and 1"):
-        complete(model, planted_pairs(8), model.graph.full(), share=2)
+        add_backups(model, synthetic_pairs(8), model.graph.full(), share=2)

@@ -9,25 +9,25 @@ import pytest
 
 import gatewise as gw
 from gatewise.errors import GatewiseError
-from gatewise.gates import Gates, label_agreement, labels_by_test, truth_tables
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
-from gatewise.models.synthetic.random_circuits import random_planted
+from gatewise.gates import Gates, label_agreement, labels_by_test, test_edge_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
+from gatewise.models.synthetic.random_circuits import random_synthetic
 
-MODEL, PAIRS = planted_model("combined"), planted_pairs()
+MODEL, PAIRS = synthetic_model("combined"), synthetic_pairs()
 
 
 def test_it_is_the_two_searches_and_the_split() -> None:
     gates = gw.find_gates(MODEL, PAIRS, "acdc", threshold=0.01, seed=3)
     for circuit, direction in ((gates.ns, "ns"), (gates.dn, "dn"), (gates.joint, "ns+dn")):
         assert circuit == gw.discover(MODEL, PAIRS, "acdc", direction, threshold=0.01, seed=3)  # type: ignore[call-overload]
-    assert gates == gw.split_gates(gates.ns, gates.dn, joint=gates.joint)
+    assert gates == gw.label_gates(gates.ns, gates.dn, joint=gates.joint)
     assert gates.outside() == 0
 
 
 def test_sizes_and_options(tmp_path: Path) -> None:
-    planted = random_planted(1)
+    synthetic = random_synthetic(1)
     gates = gw.find_gates(
-        planted.model, planted.pairs, edges=12, ratio=1.5, rule="repaired", by="node", joint=False, store=tmp_path
+        synthetic.model, synthetic.pairs, edges=12, ratio=1.5, rule="repaired", by="node", joint=False, store=tmp_path
     )
     assert (len(gates.ns), len(gates.dn), gates.joint) == (12, 8, None)
     assert (gates.rule, gates.grouping) == ("repaired", "node")
@@ -62,7 +62,7 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 
 def test_agreement_on_the_combined_toy() -> None:
     gates = gw.find_gates(MODEL, PAIRS, "acdc", threshold=0.01)
-    tested = labels_by_test(truth_tables(MODEL, PAIRS, gates.sound))
+    tested = labels_by_test(test_edge_pairs(MODEL, PAIRS, gates.sound))
     found = label_agreement(gates, tested)
     assert found.table == {"AND": {"AND": 1}, "OR": {"OR": 1}, "ADDER": {"AND": 1, "OR": 1, "ADDER": 2}}
     assert (found.edges, found.only_split) == (6, 1)  # C->logits has no partner

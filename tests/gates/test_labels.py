@@ -15,10 +15,10 @@ from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import select_edges
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
-from gatewise.gates import Gates, labels_by_test, split_gates, truth_tables
+from gatewise.gates import Gates, label_gates, labels_by_test, test_edge_pairs
 from gatewise.gates.discovery import find_gates
 from gatewise.methods import discover
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 
 GRAPH = Graph.transformer(2, 2, 8)
 edge_sets = st.sets(st.integers(0, GRAPH.n_edges - 1))
@@ -26,7 +26,7 @@ edge_sets = st.sets(st.integers(0, GRAPH.n_edges - 1))
 
 @given(edge_sets, edge_sets, st.sampled_from(["plain", "repaired"]), st.sampled_from(["port", "node"]))
 def test_types_are_disjoint_and_cover_the_union(ns: set[int], dn: set[int], rule: str, by: str) -> None:
-    gates = split_gates(Circuit.from_indices(GRAPH, ns), Circuit.from_indices(GRAPH, dn), rule=rule, by=by)  # type: ignore[arg-type]
+    gates = label_gates(Circuit.from_indices(GRAPH, ns), Circuit.from_indices(GRAPH, dn), rule=rule, by=by)  # type: ignore[arg-type]
     for one in GATE_TYPES:
         for other in GATE_TYPES:
             assert one == other or not gates.by_type[one] & gates.by_type[other]
@@ -44,7 +44,7 @@ def test_types_are_disjoint_and_cover_the_union(ns: set[int], dn: set[int], rule
 def test_swapping_the_circuits_swaps_and_and_or(ns: set[int], dn: set[int]) -> None:
     a, b = Circuit.from_indices(GRAPH, ns), Circuit.from_indices(GRAPH, dn)
     for rule in ("plain", "repaired"):
-        one, other = split_gates(a, b, rule=rule), split_gates(b, a, rule=rule)  # type: ignore[arg-type]
+        one, other = label_gates(a, b, rule=rule), label_gates(b, a, rule=rule)  # type: ignore[arg-type]
         assert one.by_type["AND"] == other.by_type["OR"]
         assert one.by_type["ADDER"] == other.by_type["ADDER"]
 
@@ -60,10 +60,10 @@ TRUTH = {
 
 
 def find(method: str, rule: str, seed: int = 0) -> Gates:
-    model, pairs = planted_model("combined"), planted_pairs()
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
     threshold = {"eap": 0.01, "acdc": 0.01, "edge-pruning": 0.5}[method]
     ns, dn = (discover(model, pairs, method, d, threshold=threshold, seed=seed) for d in ("ns", "dn"))  # type: ignore[call-overload]
-    return split_gates(ns, dn, rule=rule)  # type: ignore[arg-type]
+    return label_gates(ns, dn, rule=rule)  # type: ignore[arg-type]
 
 
 def test_eaps_split_is_the_truth() -> None:
@@ -104,7 +104,7 @@ def test_scores_and_provenance_come_back_exactly_and_are_exported(tmp_path: Path
         Circuit(GRAPH, select_edges(GRAPH, values, size), values, {"direction": direction})
         for values, size, direction in zip(scores, (5, 7, 9), ("ns", "dn", "ns+dn"), strict=True)
     ]
-    gates = split_gates(given[0], given[1], joint=given[2])
+    gates = label_gates(given[0], given[1], joint=given[2])
     gates.save(tmp_path / "gates.safetensors")
     loaded = Gates.load(tmp_path / "gates.safetensors")
     assert loaded == gates
@@ -121,18 +121,18 @@ def test_scores_and_provenance_come_back_exactly_and_are_exported(tmp_path: Path
 
 
 def test_refusals() -> None:
-    model, pairs = planted_model("combined"), planted_pairs()
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
     ns, dn = (discover(model, pairs, "eap", d, edges=3) for d in ("ns", "dn"))  # type: ignore[call-overload]
     with pytest.raises(GatewiseError, match="different graphs"):
-        split_gates(ns, GRAPH.full())
+        label_gates(ns, GRAPH.full())
     with pytest.raises(GatewiseError, match="'dn' was expected"):
-        split_gates(ns, ns)
+        label_gates(ns, ns)
     with pytest.raises(GatewiseError, match="has no direction"):
-        split_gates(discover(model, pairs, "eap-ig", edges=3), dn)
+        label_gates(discover(model, pairs, "eap-ig", edges=3), dn)
     with pytest.raises(GatewiseError, match="different pairs"):
-        split_gates(ns, discover(model, planted_pairs(2), "eap", "dn", edges=3))
+        label_gates(ns, discover(model, synthetic_pairs(2), "eap", "dn", edges=3))
     with pytest.raises(GatewiseError, match="none of 'plain', 'repaired'"):
-        split_gates(ns, dn, rule="clever")  # type: ignore[arg-type]
+        label_gates(ns, dn, rule="clever")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
@@ -150,6 +150,6 @@ def test_swapping_the_pairs_swaps_and_and_or(architecture: str, edges: int) -> N
 def test_labels_do_not_depend_on_batch_size() -> None:
     model, pairs = small_model("llama", dtype=torch.float64), random_pairs(lengths=(6, 4, 6, 5))
     circuit = model.graph.random_circuit(80, seed=1)
-    whole, split = (truth_tables(model, pairs, circuit, memory=memory) for memory in (None, 150_000))
+    whole, split = (test_edge_pairs(model, pairs, circuit, memory=memory) for memory in (None, 150_000))
     assert labels_by_test(whole) == labels_by_test(split)
     assert [table.label for table in whole] == [table.label for table in split]

@@ -21,7 +21,7 @@ import gatewise as gw
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.safetensors"
-_SIZES = {"tiny": [20, 100, 400], "planted": [4, 8, 12]}
+_SIZES = {"tiny": [20, 100, 400], "synthetic": [4, 8, 12]}
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "acdc": {"tolerance": 1.0, "runs": 4},
     "eap": {},
@@ -59,8 +59,8 @@ class Case:
 
 
 def small_cases() -> Iterator[Case]:
-    """All methods, directions and ways to ask, on the old `tiny` and on a planted model."""
-    for model, examples in (("tiny", 6), ("planted", 8)):
+    """All methods, directions and ways to ask, on the old `tiny` and on a synthetic model."""
+    for model, examples in (("tiny", 6), ("synthetic", 8)):
         for method, parameters in _PARAMETERS.items():
             for direction in ("ns", "dn", "ns+dn") if method != "eap-ig" else ("ns",):
                 sizes = _SIZES[model][:1] if method == "acdc" and model == "tiny" else _SIZES[model]  # the rest is slow
@@ -77,11 +77,11 @@ def large_cases() -> Iterator[Case]:
 
 def load(name: str) -> tuple[Any, Any]:
     """The model of cases, and pairs for it."""
-    if name == "planted":
-        from gatewise.models.synthetic.random_circuits import random_planted
+    if name == "synthetic":
+        from gatewise.models.synthetic.random_circuits import random_synthetic
 
-        planted = random_planted(7, nested=True, noise=0.05)
-        return planted.model, planted.pairs
+        synthetic = random_synthetic(7, nested=True, noise=0.05)
+        return synthetic.model, synthetic.pairs
     model = gw.load_model(str(HERE / "tiny") if name == "tiny" else name)
     return model, gw.task("ioi", model, examples=16, seed=0).train
 

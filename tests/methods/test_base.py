@@ -47,7 +47,7 @@ def distance(reference: Tensor, logits: Tensor, pairs: Pairs, metric: Any) -> fl
     return float((surprise(logits, pairs) - surprise(reference, pairs)).abs().mean())
 
 
-@pytest.mark.parametrize(("ablation", "metric"), [("zero", None), ("mean", OWN), ("noise", None), ("interchange", OWN)])
+@pytest.mark.parametrize(("ablation", "metric"), [("zero", None), ("mean", OWN), ("noise", None), ("patching", OWN)])
 def test_acdc_equals_naive_search_under_any_ablation_and_metric(ablation: Any, metric: Any) -> None:
     model, tau = small_model("gpt2", dtype=torch.float64), 0.05
     pairs = random_pairs(seed=3, lengths=(5, 4), same=(2, 1))
@@ -105,16 +105,16 @@ def test_evaluate_and_effects_measure_what_the_reference_does(ablation: Any) -> 
     setting = Setting(model, pairs, ablation=ablation, metric=OWN)
     logits = reference_logits(model, pairs, circuit, ablation=ablation)
     evaluation = gw.evaluate(setting, circuits=circuit, random_circuits=0)
-    assert float(evaluation.circuit.margin) == pytest.approx(float(surprise(logits, pairs).mean()), abs=1e-9)
+    assert float(evaluation.circuit.logit_diff) == pytest.approx(float(surprise(logits, pairs).mean()), abs=1e-9)
     full = reference_logits(model, pairs, model.graph.full(), ablation=ablation)
     kl = distance(full, logits, pairs, None)
     assert float(evaluation.faithfulness) == pytest.approx(kl, abs=1e-9)
     edges = circuit.edges[::15]
-    effects = gw.edge_effects(setting, edges=edges, circuit=circuit)
+    effects = gw.exact_effects(setting, edges=edges, circuit=circuit)
     for place, edge in enumerate(edges):
         without = reference_logits(model, pairs, circuit - model.graph.circuit([edge]), ablation=ablation)
         change = float((surprise(without, pairs) - surprise(logits, pairs)).mean())
-        assert float(effects.margin[place]) == pytest.approx(change, abs=1e-8)
+        assert float(effects.logit_diff[place]) == pytest.approx(change, abs=1e-8)
         assert float(effects.kl[place]) == pytest.approx(distance(full, without, pairs, None) - kl, abs=1e-8)
 
 
@@ -126,7 +126,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         gw.discover(model, pairs, "eap", edges=5, metric="kl")
     with pytest.raises(GatewiseError, match="no direction and no ablation"):
         gw.score_edges(model, pairs, "eap-ig", ablation="mean")
-    with pytest.raises(GatewiseError, match="metric is one of 'margin', 'kl', 'logit difference'"):
+    with pytest.raises(GatewiseError, match="metric is one of 'logit_diff', 'kl'"):
         gw.discover(model, pairs, edges=5, metric="accuracy")
     with pytest.raises(GatewiseError, match=r"'flat' gave a tensor of shape \(\)"):
         gw.discover(model, pairs, edges=5, metric=gw.Metric("flat", lambda logits, _: logits.sum()))
@@ -194,7 +194,7 @@ def test_a_setting_checks_and_runs_once(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "both_runs", lambda *given: (runs.append(1), both_runs(*given))[1])
     circuit = gw.discover(setting, method="acdc", threshold=0.1)
     gw.evaluate(setting, circuits=circuit)
-    gw.edge_effects(setting, circuit=circuit)
+    gw.exact_effects(setting, circuit=circuit)
     gw.run_circuit(setting, circuit=circuit)
     assert len(runs) <= 1 + len(setting)  # once, and each example alone if ACDC had to decide canonically
 

@@ -7,12 +7,12 @@ from small_models import random_pairs, small_model
 
 from gatewise.errors import GatewiseError
 from gatewise.methods import discover
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 
 
 @pytest.mark.parametrize("direction", ["ns", "dn", "ns+dn"])
 def test_linear_models_are_estimated_perfectly(direction: str) -> None:
-    circuit = discover(planted_model("adder"), planted_pairs(), "eap", direction, edges=2, calibrate=5)  # type: ignore[call-overload]
+    circuit = discover(synthetic_model("adder"), synthetic_pairs(), "eap", direction, edges=2, calibrate=5)  # type: ignore[call-overload]
     assert circuit.provenance["notes"]["calibration"] == {
         "edges": 5,
         "rank_correlation": pytest.approx(1),
@@ -31,4 +31,4 @@ def test_estimates_of_a_small_model_are_better_than_chance() -> None:
 
 def test_bad_counts() -> None:
     with pytest.raises(GatewiseError, match="number of edges"):
-        discover(planted_model("adder"), planted_pairs(), "eap", edges=2, calibrate=-1)
+        discover(synthetic_model("adder"), synthetic_pairs(), "eap", edges=2, calibrate=-1)

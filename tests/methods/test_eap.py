@@ -21,33 +21,34 @@ from gatewise.methods.eap import combined
 from gatewise.models.components import Attention
 from gatewise.models.layout import Layout
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import PlantedGate, build_planted, planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import SyntheticGate, build_synthetic, synthetic_model, synthetic_pairs
 from gatewise.tasks.pairs import Pairs
 
 DIRECTIONS = ("ns", "dn")
 
 
 def run_with_leaves(model: Model, tokens: Tensor, pair: Pairs, mix: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """One prompt, every port reading through a tensor of its own: all outputs [sender, position, d], and the margin's
-    gradient at every port [port, position, d]. `mix`: input embeddings to start from instead of the prompt's."""
+    """One prompt, every port reading through a tensor of its own: all outputs [sender, position, d], and the logit
+    difference's gradient at every port [port, position, d]. `mix`: input embeddings to start from instead of the
+    prompt's."""
     graph, length = model.graph, len(tokens)
     layout = Layout(torch.tensor([length]), length, 0, model.dtype)
     out = model.embed(tokens[None], torch.arange(length)[None])
     outputs = [out]
     current = out.sum(0) if mix is None else mix
-    residuals = {len(graph.stages[0].nodes): current}
-    leaves, written = [], len(graph.stages[0].nodes)
-    for stage, spec in zip(model.stages, graph.stages[1:-1], strict=True):
+    residuals = {len(graph.sublayers[0].nodes): current}
+    leaves, written = [], len(graph.sublayers[0].nodes)
+    for sublayer, spec in zip(model.sublayers, graph.sublayers[1:-1], strict=True):
         leaves.append(torch.zeros(len(spec.ports), 1, length, model.d_model, dtype=model.dtype, requires_grad=True))
         x = residuals[spec.reads] + leaves[-1]
-        out = stage(x, layout) if isinstance(stage, Attention) else stage(x)
+        out = sublayer(x, layout) if isinstance(sublayer, Attention) else sublayer(x)
         outputs.append(out.detach())
-        current = current + out.sum(0) + (0 if stage.bias is None else stage.bias)
+        current = current + out.sum(0) + (0 if sublayer.bias is None else sublayer.bias)
         written += len(spec.nodes)
         residuals[written] = current
     leaves.append(torch.zeros(1, 1, length, model.d_model, dtype=model.dtype, requires_grad=True))
-    margin = pair.margin(model.unembed((current + leaves[-1][0])[:, -1])).sum()
-    gradients = torch.autograd.grad(margin, leaves)
+    logit_diff = pair.logit_diff(model.unembed((current + leaves[-1][0])[:, -1])).sum()
+    gradients = torch.autograd.grad(logit_diff, leaves)
     return torch.cat(outputs)[:, 0], torch.cat(gradients)[:, 0]
 
 
@@ -62,7 +63,7 @@ def textbook(model: Model, pairs: Pairs, direction: str = "ns", steps: int | Non
             outputs[name], gradients[name] = run_with_leaves(model, tokens, pair)
         gradient = gradients[direction]
         if steps is not None:
-            sources = len(model.graph.stages[0].nodes)
+            sources = len(model.graph.sublayers[0].nodes)
             clean, corrupted = (outputs[name][:sources].sum(0)[None] for name in DIRECTIONS)
             starts = [corrupted + k / steps * (clean - corrupted) for k in range(1, steps + 1)]
             gradient = sum(run_with_leaves(model, sides["ns"], pair, z)[1] for z in starts) / steps  # type: ignore
@@ -77,11 +78,11 @@ def assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 def answers(pairs: Pairs) -> Pairs:
-    """The same pairs with a probability margin over several answers."""
-    right, wrong = [[1, 2, 3], [4], [5, 6]], [[7], [8, 9], [10]]
+    """The same pairs with a probability logit difference over several answers."""
+    correct, incorrect = [[1, 2, 3], [4], [5, 6]], [[7], [8, 9], [10]]
     rows = range(len(pairs))
     clean, corrupted = ([t[i, -int(pairs.lengths[i]) :] for i in rows] for t in (pairs.clean, pairs.corrupted))
-    return Pairs.from_tokens(clean, corrupted, right=right, wrong=wrong, margin="probability")  # type: ignore[arg-type]
+    return Pairs.from_tokens(clean, corrupted, correct=correct, incorrect=incorrect, difference="probability")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -103,7 +104,7 @@ def test_integrated_equals_the_textbook(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "gemma3"])
-def test_merged_ports_and_other_margins(architecture: str) -> None:
+def test_merged_ports_and_other_logit_diffs(architecture: str) -> None:
     model, pairs = small_model(architecture, dtype=torch.float64, qkv="merged"), answers(random_pairs())
     for direction in DIRECTIONS:
         found = score_edges(model, pairs, direction=direction).values  # type: ignore[arg-type]
@@ -116,7 +117,7 @@ def test_is_the_dense_engines_gradient_at_the_full_mask(architecture: str) -> No
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
     engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
     full = dense_mask(model, model.graph.full())
-    gradient = engine.gradient(full, lambda logits: pairs.margin(logits).mean())[1]
+    gradient = engine.gradient(full, lambda logits: pairs.logit_diff(logits).mean())[1]
     assert_close(score_edges(model, pairs).values, -model.graph.vector(gradient), 1e-6)  # it sums up in float32
 
 
@@ -134,8 +135,8 @@ def test_scores_do_not_depend_on_batches(method: str, direction: str) -> None:
             [row[-n:] for row, n in zip(side, pairs.lengths, strict=True)] * 2
             for side in (pairs.clean, pairs.corrupted)
         ),
-        right=pairs.right.tolist() * 2,
-        wrong=pairs.wrong.tolist() * 2,
+        correct=pairs.correct.tolist() * 2,
+        incorrect=pairs.incorrect.tolist() * 2,
     )
     assert_close(score_edges(model, twice, method, direction).values, whole.values, 1e-12)  # type: ignore[arg-type]
 
@@ -155,19 +156,19 @@ def test_dn_is_ns_on_swapped_pairs_with_the_difference_turned() -> None:
 
 
 def test_scores_of_a_linear_model_add_up() -> None:
-    """Through every cut of a linear model flows the whole difference of the margins, in either direction."""
-    first = [PlantedGate("B1", "ADDER", ("A1", "A2")), PlantedGate("B2", "ADDER", ("A2", "A3"))]
-    layers = [first, [PlantedGate("C", "ADDER", ("B1", "B2", "A3"))]]
+    """Through every cut of a linear model flows the whole difference of the logit differences, in either direction."""
+    first = [SyntheticGate("B1", "ADDER", ("A1", "A2")), SyntheticGate("B2", "ADDER", ("A2", "A3"))]
+    layers = [first, [SyntheticGate("C", "ADDER", ("B1", "B2", "A3"))]]
     for model in (
-        planted_model("adder"),
-        build_planted("planted:sums", {"A1": 1.0, "A2": 0.5, "A3": -2.0}, layers, "C"),
+        synthetic_model("adder"),
+        build_synthetic("synthetic:sums", {"A1": 1.0, "A2": 0.5, "A3": -2.0}, layers, "C"),
     ):
-        pairs, graph = planted_pairs(3), model.graph
-        clean, corrupted = (pairs.margin(last_logits(model, pairs, side)).mean() for side in ("clean", "corrupted"))  # type: ignore[arg-type]
+        pairs, graph = synthetic_pairs(3), model.graph
+        clean, corrupted = (pairs.logit_diff(last_logits(model, pairs, side)).mean() for side in ("clean", "corrupted"))  # type: ignore[arg-type]
         for method, direction in (("eap", "ns"), ("eap", "dn"), ("eap-ig", "ns")):
             matrix = graph.matrix(score_edges(model, pairs, method, direction).values)  # type: ignore[arg-type]
             torch.testing.assert_close(matrix[graph.ports.index("logits")].sum(), corrupted - clean)
-            sources = matrix[:, : len(graph.stages[0].nodes)]
+            sources = matrix[:, : len(graph.sublayers[0].nodes)]
             torch.testing.assert_close(sources.sum(), corrupted - clean)
 
 
@@ -183,19 +184,19 @@ def test_scores_of_a_linear_model_add_up() -> None:
     ],
 )
 def test_the_papers_table_on_single_gates(gate: str, direction: str, found: bool) -> None:
-    model = planted_model(gate)
-    circuit = discover(model, planted_pairs(2), "eap", direction, threshold=0.1)  # type: ignore[arg-type]
+    model = synthetic_model(gate)
+    circuit = discover(model, synthetic_pairs(2), "eap", direction, threshold=0.1)  # type: ignore[arg-type]
     gate_edges = {"A1->B", "A2->B"} if found else set()
     assert set(circuit.edges) == {"B->logits", *gate_edges}
-    assert set(discover(model, planted_pairs(2), "eap", "ns+dn", threshold=0.1).edges) == {
+    assert set(discover(model, synthetic_pairs(2), "eap", "ns+dn", threshold=0.1).edges) == {
         "A1->B",
         "A2->B",
         "B->logits",
     }
 
 
-def test_several_nodes_in_a_stage() -> None:
-    model, pairs = planted_model("combined"), planted_pairs()
+def test_several_nodes_in_a_sublayer() -> None:
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
     gates = {"ns": ["A1->B1", "A2->B1"], "dn": ["A3->B2", "A4->B2"]}
     for direction, edges in gates.items():
         circuit = discover(model, pairs, "eap", direction, threshold=0.5)  # type: ignore[arg-type]
@@ -206,9 +207,9 @@ def test_several_nodes_in_a_stage() -> None:
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma2"])
 def test_integration_is_complete_at_the_input(architecture: str) -> None:
     """With all edges kept, the gradient at the input is the sum of those at all ports, so its edges' scores integrate
-    to the difference of the margins; the error falls like 1 / steps."""
+    to the difference of the logit differences; the error falls like 1 / steps."""
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
-    truth = pairs.margin(last_logits(model, pairs, "corrupted")) - pairs.margin(last_logits(model, pairs))
+    truth = pairs.logit_diff(last_logits(model, pairs, "corrupted")) - pairs.logit_diff(last_logits(model, pairs))
     errors = []
     for steps in (150, 300):
         scores = model.graph.matrix(score_edges(model, pairs, "eap-ig", steps=steps).values)
@@ -235,9 +236,9 @@ def test_sizes_are_exact_and_nested() -> None:
 
 
 def test_ties_are_cut_to_the_exact_size() -> None:
-    model = planted_model("combined")  # most edges score exactly 0
+    model = synthetic_model("combined")  # most edges score exactly 0
     for size in range(1, model.graph.n_edges + 1):
-        assert len(discover(model, planted_pairs(), "eap", edges=size)) == size
+        assert len(discover(model, synthetic_pairs(), "eap", edges=size)) == size
 
 
 def test_threshold_is_on_the_magnitude() -> None:
@@ -283,6 +284,6 @@ def test_errors_say_the_way_out() -> None:
         score_edges(model, pairs, memory="1kB")
     with torch.no_grad():  # token 3 occurs in the last pair only
         model.hf.transformer.wte.weight[3] = 1e30
-    odd = Pairs.from_tokens([[1, 2], [1, 3]], [[2, 2], [2, 2]], right=[4, 4], wrong=[5, 5])
+    odd = Pairs.from_tokens([[1, 2], [1, 3]], [[2, 2], [2, 2]], correct=[4, 4], incorrect=[5, 5])
     with pytest.raises(GatewiseError, match="NaN or infinite scores on examples 0 to 1"):
         score_edges(model, odd)

@@ -26,7 +26,7 @@ from gatewise.methods.edge_pruning import (
     take_step,
 )
 from gatewise.models.loader import load_model
-from gatewise.models.synthetic.logic_model import planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_pairs
 
 QUICK = EdgePruningConfig(steps=20)
 
@@ -158,7 +158,7 @@ def test_a_training_continues_from_its_state_as_if_it_had_not_stopped() -> None:
     assert state.history == resumed.history
 
 
-# Planted models: the paper's Table 1, by threshold
+# Synthetic models: the paper's Table 1, by threshold
 
 
 TABLE_1 = [  # how many of the gate's two edges are found
@@ -171,9 +171,9 @@ TABLE_1 = [  # how many of the gate's two edges are found
 ]
 
 
-def planted_circuit(kind: str, direction: str, seed: int = 0, draw: Any = "one") -> set[str]:
-    model = load_model(f"planted:{kind}")
-    asked = problem(model, planted_pairs(), direction, threshold=0.5, seed=seed)
+def synthetic_circuit(kind: str, direction: str, seed: int = 0, draw: Any = "one") -> set[str]:
+    model = load_model(f"synthetic:{kind}")
+    asked = problem(model, synthetic_pairs(), direction, threshold=0.5, seed=seed)
     (finding,) = search(asked, EdgePruningConfig(draw=draw))[direction]  # type: ignore[index]
     return {model.graph.edges[i] for i in finding.mask.nonzero().flatten().tolist()}
 
@@ -181,7 +181,7 @@ def planted_circuit(kind: str, direction: str, seed: int = 0, draw: Any = "one")
 @pytest.mark.parametrize("draw", ["one", "each"])
 @pytest.mark.parametrize(("kind", "direction", "found"), TABLE_1)
 def test_table_1_of_the_paper(kind: str, direction: str, found: int, draw: str) -> None:
-    circuit = planted_circuit(kind, direction, draw=draw)
+    circuit = synthetic_circuit(kind, direction, draw=draw)
     assert "B->logits" in circuit
     gate = circuit - {"B->logits"}
     assert gate <= {"A1->B", "A2->B"}
@@ -190,15 +190,15 @@ def test_table_1_of_the_paper(kind: str, direction: str, found: int, draw: str) 
 
 @pytest.mark.parametrize("draw", ["one", "each"])
 def test_which_edge_of_an_or_gate_is_found_depends_on_the_seed(draw: str) -> None:
-    found = [planted_circuit("or", "ns", seed, draw) for seed in range(6)]
+    found = [synthetic_circuit("or", "ns", seed, draw) for seed in range(6)]
     assert {"A1->B", "B->logits"} in found
     assert {"A2->B", "B->logits"} in found
 
 
 @pytest.mark.parametrize("draw", ["one", "each"])
 @pytest.mark.parametrize("direction", ["ns", "dn"])
-def test_planted_circuit_of_three_gates(direction: str, draw: str) -> None:
-    circuit = planted_circuit("combined", direction, draw=draw)
+def test_synthetic_circuit_of_three_gates(direction: str, draw: str) -> None:
+    circuit = synthetic_circuit("combined", direction, draw=draw)
     gates = {"A1->B1", "A2->B1"}, {"A3->B2", "A4->B2"}  # AND, OR
     full, partial = gates if direction == "ns" else reversed(gates)
     assert circuit - partial == full | {"B1->C", "B2->C", "C->logits"}

@@ -175,10 +175,10 @@ def test_wrong_sources(tmp_path: Path) -> None:
         load_model(tmp_path / "model.bin")
     with pytest.raises(GatewiseError, match="type int was given"):
         load_model(3)  # type: ignore[arg-type]
-    with pytest.raises(GatewiseError, match="planted:combined"):
-        load_model("planted:xor")
+    with pytest.raises(GatewiseError, match="synthetic:combined"):
+        load_model("synthetic:xor")
     with pytest.raises(GatewiseError, match="made in code"):
-        load_model("planted:and", dtype="float64")
+        load_model("synthetic:and", dtype="float64")
 
 
 def test_id_out_of_reach_says_so_at_once() -> None:

@@ -54,4 +54,4 @@ def test_acdc_ends_at_the_references_divergence(name: str, examples: int, tau: f
 @pytest.mark.parametrize(("name", "least"), [("ioi", 0.9), ("gt", 0.95), ("sa", 0.75), ("sa:number=mixed", 0.85)])
 def test_smollm2_does_the_three_tasks(smollm2: Model, name: str, least: float) -> None:
     test = gw.task(name, smollm2, examples=32, seed=0).test
-    assert float(test.right_over_wrong(last_logits(smollm2, test)).double().mean()) >= least
+    assert float(test.pairwise_accuracy(last_logits(smollm2, test)).double().mean()) >= least

@@ -14,7 +14,7 @@ import torch
 from gatewise.engine import last_logits, run_circuit, run_circuits
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import check_task
-from gatewise.gates import backups
+from gatewise.gates import find_backups
 from gatewise.models import load_model
 from gatewise.models.model import Model
 from gatewise.tasks import RECIPES, Pairs, task
@@ -45,7 +45,7 @@ def indirect_objects(tiny: Model, script: ModuleType) -> Pairs:
 
 
 def accuracy(model: Model, pairs: Pairs) -> float:
-    return pairs.right_over_wrong(last_logits(model, pairs)).float().mean().item()
+    return pairs.pairwise_accuracy(last_logits(model, pairs)).float().mean().item()
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -66,22 +66,24 @@ def test_the_tasks_as_users_get_them_raise_no_objection(name: str, tiny: Model) 
 def test_after_a_third_name_either_name_may_follow(tiny: Model) -> None:
     pairs = task("ioi", tiny).train
     probabilities = last_logits(tiny, pairs, side="corrupted").softmax(dim=-1)
-    right, wrong = (probabilities.gather(1, answers)[:, 0] for answers in (pairs.right, pairs.wrong))
-    assert abs(right.mean() - wrong.mean()) < 0.2
-    assert (torch.maximum(right, wrong) == probabilities.amax(dim=1)).float().mean() > 0.75
+    correct, incorrect = (probabilities.gather(1, answers)[:, 0] for answers in (pairs.correct, pairs.incorrect))
+    assert abs(correct.mean() - incorrect.mean()) < 0.2
+    assert (torch.maximum(correct, incorrect) == probabilities.amax(dim=1)).float().mean() > 0.75
 
 
-def test_five_layers_have_a_node_worth_a_twentieth_of_the_margin(tiny: Model, indirect_objects: Pairs) -> None:
+def test_five_layers_have_a_node_worth_a_twentieth_of_the_logit_diff(tiny: Model, indirect_objects: Pairs) -> None:
     graph, nodes = tiny.graph, ("m0", "a2.h0", "a3.h0", "a4.h0", "a5.h0")
     without = [graph.circuit([e for e in graph.edges if not e.startswith(f"{node}->")]) for node in nodes]
-    full, *left = indirect_objects.margin(run_circuits(tiny, indirect_objects, [graph.full(), *without])).mean(dim=1)
-    assert all(full - margin >= 0.05 * full for margin in left)
+    full, *left = indirect_objects.logit_diff(run_circuits(tiny, indirect_objects, [graph.full(), *without])).mean(
+        dim=1
+    )
+    assert all(full - logit_diff >= 0.05 * full for logit_diff in left)
 
 
 def test_heads_that_learnt_the_same_stand_in_for_each_other(tiny: Model, indirect_objects: Pairs) -> None:
-    found = {(one.node, one.stand_in): one for one in backups(tiny, indirect_objects, ["a2.h0", "a4.h0"], most=2)}
+    found = {(one.node, one.stand_in): one for one in find_backups(tiny, indirect_objects, ["a2.h0", "a4.h0"], most=2)}
     for pair in (("a2.h0", "a3.h0"), ("a4.h0", "a5.h0")):
-        assert found[pair].stands
+        assert found[pair].significant
         assert min(found[pair].alone, found[pair].other) > 0.05
 
 
@@ -117,9 +119,9 @@ def test_the_guide_knows_where_to_look(script: ModuleType) -> None:
     for evenly in (True, False):
         assert guide.loss(ids, looks, evenly=evenly).item() == pytest.approx(0, abs=1e-6)
     for layer, head, source, goal in ((4, 0, 23, 19), (1, 3, 19, 13)):  # at the wrong name; by a head that should not
-        wrong = looks.clone()
-        wrong[layer, 0, head, source] = at[goal]
-        assert guide.loss(ids, wrong, evenly=False) > 0.1
+        incorrect = looks.clone()
+        incorrect[layer, 0, head, source] = at[goal]
+        assert guide.loss(ids, incorrect, evenly=False) > 0.1
     third = ids.clone()
     third[0, 19] = tokenizer.convert_tokens_to_ids("Alice")
     both, looks = torch.cat([ids, third]), torch.cat([looks, looks], dim=1)

@@ -12,7 +12,7 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.methods import discover
-from gatewise.models.synthetic.random_circuits import random_planted
+from gatewise.models.synthetic.random_circuits import random_synthetic
 from gatewise_paper.claims import Above, Between, Claim, decide, least, pool, relative, rule, settle
 from gatewise_paper.experiments.stability import Spread, by_seed, overlaps
 
@@ -23,13 +23,13 @@ OFTEN = 0.05 + 2 * math.sqrt(0.05 * 0.95 / REPEATS)  # two standard errors above
 
 @pytest.fixture(scope="module")
 def recalls() -> dict[str, list[float]]:
-    """Share of the OR edges of eight planted models that EAP finds, by direction: a seed is a model."""
+    """Share of the OR edges of eight synthetic models that EAP finds, by direction: a seed is a model."""
     found: dict[str, list[float]] = {"ns": [], "dn": []}
     for seed in range(8):
-        planted = random_planted(seed, dtype=torch.float64)
-        true = [edge for edge, kind in planted.truth.items() if kind == "OR"]
+        synthetic = random_synthetic(seed, dtype=torch.float64)
+        true = [edge for edge, kind in synthetic.truth.items() if kind == "OR"]
         for direction, shares in found.items():
-            circuit: Circuit = discover(planted.model, planted.pairs, "eap", direction, threshold=0.05)  # type: ignore[arg-type]
+            circuit: Circuit = discover(synthetic.model, synthetic.pairs, "eap", direction, threshold=0.05)  # type: ignore[arg-type]
             shares.append(sum(edge in circuit for edge in true) / len(true) if true else math.nan)
     return found
 
@@ -38,8 +38,8 @@ def _minus(one: Sequence[float], other: Sequence[float]) -> list[float]:
     return [a - b for a, b in zip(one, other, strict=True)]
 
 
-def test_on_planted_models_claims_come_out_as_they_were_made(recalls: dict[str, list[float]]) -> None:
-    """Dn finds OR edges, which Ns does not: the first table of the paper, and so it was planted."""
+def test_on_synthetic_models_claims_come_out_as_they_were_made(recalls: dict[str, list[float]]) -> None:
+    """Dn finds OR edges, which Ns does not: the first table of the paper, and so it was synthetic."""
     ns, dn = recalls["ns"], recalls["dn"]
     assert decide(_minus(dn, ns), CLAIMED).judgement == "supported"
     assert decide(_minus(ns, dn), CLAIMED).judgement == "contradicted"

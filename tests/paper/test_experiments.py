@@ -180,7 +180,7 @@ def test_misalignment_curves() -> None:
 
 
 def test_stability_of_known_circuits() -> None:
-    graph = load_model("planted:combined").graph
+    graph = load_model("synthetic:combined").graph
     one, other, third = (graph.circuit(graph.edges[i : i + 2]) for i in (0, 1, 2))
     both = {"ns": overlaps([one, other, third]), "ns+dn": overlaps([one, one, other])}
     found = Spread(both, 3, {"ns": 2.0, "ns+dn": 4.0})

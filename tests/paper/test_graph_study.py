@@ -1,4 +1,4 @@
-"""The graph study finds what was planted into gates, and nothing where nothing was."""
+"""The graph study finds what was synthetic into gates, and nothing where nothing was."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gatewise.circuits.graph import Graph
-from gatewise.gates.labels import Gates, split_gates
+from gatewise.gates.labels import Gates, label_gates
 from gatewise_paper.experiments.graph_study import beyond_chance, study_gates
 
 GRAPH = Graph.transformer(6, 6, 16)
@@ -19,7 +19,7 @@ ROLES = {head: ("one", "two", "three")[int(head[-1]) % 3] for head in HEADS}  # 
 ALIKE = torch.tensor([[float(ROLES[a] == ROLES[b]) for b in HEADS] for a in HEADS], dtype=torch.float64)
 
 
-def _planted(kind_of: Any) -> Gates:
+def _synthetic(kind_of: Any) -> Gates:
     """Gates into the MLPs of layers 3 to 5, of four senders each; `kind_of` picks the senders."""
     rng = random.Random(0)
     edges: dict[str, list[str]] = {"AND": [], "OR": [], "ADDER": []}
@@ -30,7 +30,7 @@ def _planted(kind_of: Any) -> Gates:
             below = [head for head in HEADS if int(head[1]) < layer]
             edges[kind] += [f"{sender}->{port}" for sender in kind_of(kind, below, rng)]
     ns, dn = (GRAPH.circuit(edges[only] + edges["ADDER"]) for only in ("AND", "OR"))
-    return split_gates(ns, dn)
+    return label_gates(ns, dn)
 
 
 def _as_the_paper_says(kind: str, below: list[str], rng: random.Random) -> list[str]:
@@ -48,7 +48,7 @@ def _by_chance(kind: str, below: list[str], rng: random.Random) -> list[str]:
 
 
 def test_what_the_paper_says_is_seen_where_it_is_so() -> None:
-    study = study_gates(_planted(_as_the_paper_says), ROLES, ALIKE)
+    study = study_gates(_synthetic(_as_the_paper_says), ROLES, ALIKE)
     assert study["AND"]["same"]["value"] == 0
     assert study["OR"]["same"]["value"] == 1
     assert beyond_chance(study["AND"], "same") < -0.2
@@ -59,7 +59,7 @@ def test_what_the_paper_says_is_seen_where_it_is_so() -> None:
 
 
 def test_chance_is_chance() -> None:
-    study = study_gates(_planted(_by_chance), ROLES, ALIKE)
+    study = study_gates(_synthetic(_by_chance), ROLES, ALIKE)
     for kind in ("AND", "OR", "ADDER"):
         for what in ("same", "alike", "crossed", "apart"):
             one = study[kind][what]
@@ -69,7 +69,7 @@ def test_chance_is_chance() -> None:
 
 def test_too_few_pairs_have_no_value() -> None:
     ns, dn = GRAPH.circuit(["a0.h0->m1", "a0.h1->m1"]), GRAPH.circuit(["a0.h2->m1", "a0.h3->m1"])
-    study = study_gates(split_gates(ns, dn), ROLES, ALIKE)
+    study = study_gates(label_gates(ns, dn), ROLES, ALIKE)
     assert study["AND"]["same"]["n"] == 1
     assert math.isnan(beyond_chance(study["AND"], "same"))
     assert study["ADDER"]["edges"] == 0
@@ -77,7 +77,7 @@ def test_too_few_pairs_have_no_value() -> None:
 
 
 def test_similarity_has_a_value_where_functions_are_unknown() -> None:
-    study = study_gates(_planted(_as_the_paper_says), {"a0.h0": "one"}, ALIKE)
+    study = study_gates(_synthetic(_as_the_paper_says), {"a0.h0": "one"}, ALIKE)
     assert study["OR"]["same"]["n"] == 0
     assert math.isnan(beyond_chance(study["OR"], "same"))
     assert beyond_chance(study["OR"], "alike") > 0.2
@@ -86,6 +86,6 @@ def test_similarity_has_a_value_where_functions_are_unknown() -> None:
 
 def test_one_function_alone_tells_nothing() -> None:
     """If all heads of known function have the same one, chance is 1, and functions cannot judge."""
-    study = study_gates(_planted(_as_the_paper_says), dict.fromkeys(HEADS, "one"), ALIKE)
+    study = study_gates(_synthetic(_as_the_paper_says), dict.fromkeys(HEADS, "one"), ALIKE)
     assert study["OR"]["same"]["value"] == study["OR"]["same"]["chance"] == 1
     assert math.isnan(beyond_chance(study["OR"], "same"))

@@ -1,4 +1,4 @@
-"""Roles of heads: the attention they rest on is transformers' own, and the criteria find what was planted."""
+"""Roles of heads: the attention they rest on is transformers' own, and the criteria find what was synthetic."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_previous_token_head_is_found() -> None:
     pairs = random_pairs(lengths=(9, 9))
     pattern = next(iter(attention_patterns(model, pairs)))[0, 0]
     expected = float(pattern[range(1, 9), range(8)].mean())
-    ioi_like = replace(pairs, right=pairs.clean[:, 1:2], wrong=pairs.clean[:, 2:3])
+    ioi_like = replace(pairs, correct=pairs.clean[:, 1:2], incorrect=pairs.clean[:, 2:3])
     found = measure_roles(model, ioi_like, Criteria(attention=0.9 * expected, random_tokens=4))
     assert expected > 0.3
     assert found["a0.h0"] == "previous token"

@@ -13,7 +13,7 @@ from gatewise.evaluation import evaluate
 from gatewise.gate_types import GateType
 from gatewise.methods import discover
 from gatewise.models.synthetic import random_circuits
-from gatewise.models.synthetic.random_circuits import PlantedModel, random_planted
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
 from gatewise_paper.bottlenecks import costly_alone, costly_edges, strongest_others
 from gatewise_paper.claims import Above, decide
 
@@ -21,12 +21,14 @@ LIMITS = {"candidates": 200, "removed_on": 8, "smallest": 0.05}
 
 
 def test_costly_edges_are_those_that_cost_enough_alone() -> None:
-    planted = random_planted(0, dtype=torch.float64)
-    setting = Setting(planted.model, planted.pairs)
-    found = costly_alone(setting, list(planted.truth), 0.05)
-    full = planted.model.graph.full()
-    for edge in planted.truth:
-        (one,) = evaluate(planted.model, planted.pairs, [full - planted.model.graph.circuit([edge])], random_circuits=0)
+    synthetic = random_synthetic(0, dtype=torch.float64)
+    setting = Setting(synthetic.model, synthetic.pairs)
+    found = costly_alone(setting, list(synthetic.truth), 0.05)
+    full = synthetic.model.graph.full()
+    for edge in synthetic.truth:
+        (one,) = evaluate(
+            synthetic.model, synthetic.pairs, [full - synthetic.model.graph.circuit([edge])], random_circuits=0
+        )
         cost = float(one.faithfulness) / float(one.empty.kl_from_full)
         assert (edge in found) == (cost >= 0.05)
         assert found.get(edge, cost) == pytest.approx(cost, abs=1e-9)
@@ -34,9 +36,9 @@ def test_costly_edges_are_those_that_cost_enough_alone() -> None:
 
 
 def test_what_is_left_in_place_is_in_no_circuit() -> None:
-    planted = random_planted(0)
-    graph = planted.model.graph
-    circuit = discover(planted.model, planted.pairs, "eap", "ns", edges=5)
+    synthetic = random_synthetic(0)
+    graph = synthetic.model.graph
+    circuit = discover(synthetic.model, synthetic.pairs, "eap", "ns", edges=5)
     first, second, *_ = circuit.top(5)
     sizes = (1, 3, graph.n_edges - 2)
     found = strongest_others(circuit, [first, second], sizes)
@@ -45,23 +47,23 @@ def test_what_is_left_in_place_is_in_no_circuit() -> None:
     assert list(found[1].top(3)) == list(circuit.top(5))[2:]
 
 
-def _more_complete(planted: PlantedModel, left: dict[str, float], edges: int) -> float:
+def _more_complete(synthetic: SyntheticModel, left: dict[str, float], edges: int) -> float:
     """What removing the Ns+Dn circuit destroys beyond what removing the Ns circuit does."""
-    ranked: dict[str, Circuit] = discover(planted.model, planted.pairs, "eap", ("ns", "ns+dn"), edges=edges)
+    ranked: dict[str, Circuit] = discover(synthetic.model, synthetic.pairs, "eap", ("ns", "ns+dn"), edges=edges)
     circuits = [strongest_others(one, left, [edges])[0] for one in ranked.values()]
-    ns, both = evaluate(planted.model, planted.pairs, circuits, random_circuits=0)
+    ns, both = evaluate(synthetic.model, synthetic.pairs, circuits, random_circuits=0)
     return both.destroyed - ns.destroyed
 
 
-def test_that_or_gates_were_planted_is_seen() -> None:
+def test_that_or_gates_were_synthetic_is_seen() -> None:
     """EAP finds OR edges by Ns+Dn, and not by Ns. None of them is costly alone."""
     more: list[float] = []
     for seed in range(40):
-        planted = random_planted(seed, dtype=torch.float64)
-        true = [edge for edge, kind in planted.truth.items() if kind == "OR"]
-        left = costly_edges(planted.model, planted.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
+        synthetic = random_synthetic(seed, dtype=torch.float64)
+        true = [edge for edge, kind in synthetic.truth.items() if kind == "OR"]
+        left = costly_edges(synthetic.model, synthetic.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
         assert not set(left) & set(true)
-        more += [_more_complete(planted, left, len(true))] if true else []
+        more += [_more_complete(synthetic, left, len(true))] if true else []
     assert len(more) > 20
     assert decide(more, Above(0.05)).judgement == "supported"
 
@@ -76,8 +78,8 @@ def test_it_does_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_circuits, "_rounds_of_types", no_or)
     more: list[float] = []
     for seed in range(20):
-        planted = random_planted(seed, dtype=torch.float64)
-        assert "OR" not in planted.truth.values()
-        left = costly_edges(planted.model, planted.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
-        more.append(_more_complete(planted, left, 5))
+        synthetic = random_synthetic(seed, dtype=torch.float64)
+        assert "OR" not in synthetic.truth.values()
+        left = costly_edges(synthetic.model, synthetic.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
+        more.append(_more_complete(synthetic, left, 5))
     assert decide(more, Above(0.05)).judgement == "supported"

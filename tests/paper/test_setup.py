@@ -13,9 +13,9 @@ import torch
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
-from gatewise.gates.testing.gate_test import interaction
+from gatewise.gates.testing.gate_test import test_gate
 from gatewise.methods import discover
-from gatewise.models.synthetic.gate_kinds import planted_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_kind
 from gatewise_paper import size_calibration
 from gatewise_paper.experiment import Search, Variant
 from gatewise_paper.experiments import EXPERIMENTS
@@ -89,7 +89,7 @@ def test_methods_have_the_sizes_that_were_chosen(lab: Lab) -> None:
     both = {QUICK.primary_sizes[measure]["gt"] for measure in size_calibration.MEASURES}
     assert set(chosen.sizes("acdc", "gt")) == both
     assert both | set(QUICK.judged_sizes["faithfulness"]["gt"]) < set(chosen.sizes("eap", "gt"))
-    assert chosen.sizes("eap", "gt:margin=probability") == chosen.sizes("eap", "gt")
+    assert chosen.sizes("eap", "gt:difference=probability") == chosen.sizes("eap", "gt")
     assert chosen.gate_size("gt") == QUICK.primary_sizes["faithfulness"]["gt"]
     assert chosen.searched_sizes("edge-pruning", "gt") == (max(both),)
 
@@ -172,9 +172,11 @@ def test_two_masks_are_averaged(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("kind", "label"), [("k-and-v", "AND"), ("or-of-groups", "OR")])
 def test_groups_are_typed_by_how_they_act(kind: str, label: str) -> None:
-    planted = planted_kind(kind, noise=0.05, examples=32)
-    found = interaction(planted.model, planted.pairs, planted.receiver, planted.groups, rest="clean", confirm=False)
-    assert set(strongest_pair(found)) == set(planted.groups)
+    synthetic = synthetic_kind(kind, noise=0.05, examples=32)
+    found = test_gate(
+        synthetic.model, synthetic.pairs, synthetic.receiver, synthetic.groups, rest="clean", confirm=False
+    )
+    assert set(strongest_pair(found)) == set(synthetic.groups)
     assert acting(found.group_labels.values()) == label
 
 

@@ -1,4 +1,4 @@
-"""Unlearning: how harmful questions are read and paired, and what the stand-in is made of."""
+"""Unlearning: how harmful questions are read and paired, and what the backup is made of."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_harmful_questions_are_paired_with_harmless_ones_of_equal_length() -> No
     pairs = pair_answers(records, _WithoutSpace(encoder))
     assert [pair.clean for pair in pairs] == ["Question: bad one?\nAnswer:", "Question: bad two?\nAnswer:"]
     assert {pair.corrupted for pair in pairs} == {"Question: fine 1?.\nAnswer:"}
-    assert (pairs[0].right, pairs[0].wrong) == ((" xa",), (" ya",))
+    assert (pairs[0].correct, pairs[0].incorrect) == ((" xa",), (" ya",))
 
 
 class _WithoutSpace(Encoder):
@@ -148,8 +148,8 @@ def test_accuracies_are_those_of_the_model_without_each_circuit(tmp_path: Path, 
     assert bool(kept) == is_left
     for place, circuit in enumerate(lab.circuits(FORGET, "eap", "ns").values()):
         logits = run_circuit(lab.model, pairs, ~(circuit - kept))
-        assert found["top_accuracy"][place] == float(pairs.top_is_right(logits).double().mean())
-        assert found["accuracy"][place] == float(pairs.right_over_wrong(logits).double().mean())
+        assert found["top_accuracy"][place] == float(pairs.top1_accuracy(logits).double().mean())
+        assert found["accuracy"][place] == float(pairs.pairwise_accuracy(logits).double().mean())
 
 
 def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> None:

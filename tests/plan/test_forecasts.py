@@ -143,7 +143,7 @@ def test_errors_say_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match="the length is known for ioi, gt, sa"):
         forecast("gpt2", "pairs.csv")
     with pytest.raises(GatewiseError, match="needs no plan"):
-        forecast("planted:and")
+        forecast("synthetic:and")
 
 
 def test_command() -> None:

@@ -21,7 +21,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.circuits.serialization import pack_circuits
 from gatewise.errors import GatewiseError
 from gatewise.files import parse_json, shown
-from gatewise.gates.labels import Gates, split_gates
+from gatewise.gates.labels import Gates, label_gates
 from gatewise.models.gguf.file import parse_gguf
 from gatewise.sweep.grid import read_grid
 from gatewise.tasks import task_files as pair_files
@@ -72,7 +72,7 @@ def test_a_few_bytes_that_ask_for_a_large_graph(cfg: dict[str, int]) -> None:
 def test_nodes_of_a_logic_model(names: list[str]) -> None:
     """Their table of edges is as large as the square of their number; of one name there can be one."""
     content = circuit_json(Graph.layered(["a"], [["b"]], 1))
-    content["gatewise"]["stages"][1] = names
+    content["gatewise"]["sublayers"][1] = names
     with pytest.raises(GatewiseError, match="different ones, none of them 'logits'"):
         circuit_from(content, "c.json")
 
@@ -91,7 +91,7 @@ def gates_file(**changes: Any) -> bytes:
 
 
 def test_gates_that_are_sound() -> None:
-    assert Gates.from_bytes(gates_file(), "g") == split_gates(LOGIC.circuit([0]), LOGIC.circuit([1]))
+    assert Gates.from_bytes(gates_file(), "g") == label_gates(LOGIC.circuit([0]), LOGIC.circuit([1]))
 
 
 LARGE = {"n_layers": 1000, "n_heads": 1000, "d_model": 1, "parallel": False, "qkv": "split"}
@@ -110,9 +110,9 @@ LARGE = {"n_layers": 1000, "n_heads": 1000, "d_model": 1, "parallel": False, "qk
         ({"circuits": [None] * 5}, "cannot be understood"),
         ({"circuits": [{"scores": 3, "provenance": {}}] * 5}, "cannot be understood"),
         ({"circuits": [{"scores": None, "provenance": "x"}] * 5}, "cannot be understood"),
-        ({"graph": {"stages": [["a", "a"], ["b"]], "d_model": 1}}, "different ones"),
-        ({"graph": {"stages": [["a"], ["b"]], "d_model": 10**9}}, "its graph.d_model is 1000000000"),
-        ({"graph": {"stages": [["a"], [f"n{i}" for i in range(1_000)]], "d_model": 1}}, "its masks have about 8"),
+        ({"graph": {"sublayers": [["a", "a"], ["b"]], "d_model": 1}}, "different ones"),
+        ({"graph": {"sublayers": [["a"], ["b"]], "d_model": 10**9}}, "its graph.d_model is 1000000000"),
+        ({"graph": {"sublayers": [["a"], [f"n{i}" for i in range(1_000)]], "d_model": 1}}, "its masks have about 8"),
         ({"graph": LARGE}, "more nodes"),
         ({"graph": {**LARGE, "n_heads": 1.5}}, "n_heads is 1.5"),
         ({"arrays": {"masks": torch.zeros(5)}}, "cannot be understood"),

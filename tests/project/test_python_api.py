@@ -16,16 +16,26 @@ from gatewise.models.model import Model
 from gatewise.tasks import Task
 
 ROWS = [
-    {"clean": "The girls helped", "corrupted": "The girl helped", "right": "themselves", "wrong": "herself|himself"},
-    {"clean": "The queens blamed", "corrupted": "The queen blamed", "right": "themselves", "wrong": "herself|himself"},
-    {"clean": "The boys hurt", "corrupted": "The boy hurt", "right": "themselves", "wrong": "himself|herself"},
+    {
+        "clean": "The girls helped",
+        "corrupted": "The girl helped",
+        "correct": "themselves",
+        "incorrect": "herself|himself",
+    },
+    {
+        "clean": "The queens blamed",
+        "corrupted": "The queen blamed",
+        "correct": "themselves",
+        "incorrect": "herself|himself",
+    },
+    {"clean": "The boys hurt", "corrupted": "The boy hurt", "correct": "themselves", "incorrect": "himself|herself"},
 ]
 
 
 class Split:
     """As much of a split of a Hugging Face dataset as we use: it yields a dict for each row."""
 
-    column_names = ("Clean", "Corrupted", "RIGHT", "wrong", "id")
+    column_names = ("Clean", "Corrupted", "RIGHT", "incorrect", "id")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number, row in enumerate(ROWS):
@@ -49,7 +59,7 @@ def test_a_task_stands_for_its_pairs(tiny: Model, task: Task) -> None:
         tiny, task.test, circuit, random_circuits=0
     )
     assert gw.find_gates(tiny, task, edges=30, joint=False) == gw.find_gates(tiny, task.train, edges=30, joint=False)
-    for call in (gw.run_circuit, gw.edge_effects, gw.Setting):
+    for call in (gw.run_circuit, gw.exact_effects, gw.Setting):
         with pytest.raises(gw.GatewiseError, match=r"task\.train or task\.test"):
             call(tiny, task)  # type: ignore[operator]
 
@@ -58,9 +68,9 @@ def test_edges_may_be_a_share(tiny: Model, task: Task) -> None:
     assert gw.discover(tiny, task, edges=0.01) == gw.discover(tiny, task, edges=36)
     assert [len(one) for one in gw.discover(tiny, task, edges=[0.01, 50])] == [36, 50]
     assert len(gw.find_gates(tiny, task, edges=0.01, joint=False).ns) == 36
-    for wrong in (1.0, 20.5, -0.1, True, float("nan")):
+    for incorrect in (1.0, 20.5, -0.1, True, float("nan")):
         with pytest.raises(gw.GatewiseError, match="a share between 0 and 1 of the 3,628 edges"):
-            gw.discover(tiny, task, edges=wrong)
+            gw.discover(tiny, task, edges=incorrect)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +81,7 @@ def test_edges_may_be_a_share(tiny: Model, task: Task) -> None:
         {name.upper(): [row[name] for row in ROWS] for name in ROWS[0]} | {"note": ["a", "b", "c"]},
         pandas.DataFrame(ROWS).rename(columns=str.title).assign(extra=1),
         Split(),
-        [{**row, "wrong": row["wrong"].split("|")} for row in ROWS],
+        [{**row, "incorrect": row["incorrect"].split("|")} for row in ROWS],
     ],
     ids=["dicts", "tuples", "columns", "pandas", "dataset", "lists-of-answers"],
 )
@@ -79,31 +89,31 @@ def test_pairs_from_any_rows(tiny: Model, data: Any) -> None:
     expected = gw.Pairs.from_text(ROWS, tiny)
     pairs = gw.Pairs.from_text(data, tiny)
     assert pairs.fingerprint == expected.fingerprint
-    made = gw.task(data, tiny, margin="probability")
-    assert (made.name, len(made.train), len(made.test)) == ("own pairs:margin=probability", 1, 2)
+    made = gw.task(data, tiny, difference="probability")
+    assert (made.name, len(made.train), len(made.test)) == ("own pairs:difference=probability", 1, 2)
     assert made.used_up
 
 
 def test_examples_are_text(tiny: Model, task: Task) -> None:
     pairs = gw.Pairs.from_text(ROWS, tiny)
     assert pairs[0].clean == "The girls helped"
-    assert pairs[-1].wrong == (" himself", " herself")
+    assert pairs[-1].incorrect == (" himself", " herself")
     assert [example.corrupted for example in pairs] == [row["corrupted"] for row in ROWS]
     assert list(pairs[1:]) == list(pairs)[1:]
     assert task.train[2].template
-    assert task.train[0].right[0] in task.train[0].clean
+    assert task.train[0].correct[0] in task.train[0].clean
     with pytest.raises(IndexError):
         pairs[3]
     ids = gw.Pairs.from_tokens([[1, 2], [3]], [[1, 4], [5]], [6, [7, 8]], [9, 9])
-    assert (ids[1].clean, ids[1].right, ids[0].corrupted) == ("#3", ("#7", "#8"), "#1 #4")
+    assert (ids[1].clean, ids[1].correct, ids[0].corrupted) == ("#3", ("#7", "#8"), "#1 #4")
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ([{**ROWS[0], "clean": ""}, ROWS[1], {**ROWS[2], "right": "a b"}], r"pair 0: clean is ''.* 1 further row"),
+        ([{**ROWS[0], "clean": ""}, ROWS[1], {**ROWS[2], "correct": "a b"}], r"pair 0: clean is ''.* 1 further row"),
         ([{"clean": "a"}], r"pair 0: columns: missing \['corrupted', 'right', 'wrong'\], there are \['clean'\]"),
-        ({"clean": ["a"], "corrupted": ["b"], "right": ["c"], "wrong": ["d", "e"]}, "lists of equal length"),
+        ({"clean": ["a"], "corrupted": ["b"], "correct": ["c"], "incorrect": ["d", "e"]}, "lists of equal length"),
         ({"train": ROWS, "test": ROWS}, "one split of a Hugging Face dataset"),
         ([("a", "b")], "is no pair"),
         (7, "cannot be read from a int"),
@@ -129,12 +139,12 @@ def test_top_and_frames(tiny: Model, task: Task) -> None:
     scores = gw.score_edges(tiny, task)
     assert next(iter(scores.top(1).items())) == (order[0], scores[order[0]])
     assert len(scores.to_frame()) == tiny.graph.n_edges
-    effects = gw.edge_effects(tiny, task.train, order[:3]).to_frame()
+    effects = gw.exact_effects(tiny, task.train, order[:3]).to_frame()
     assert sorted(effects["edge"]) == sorted(order[:3])
     assert effects["kl"].abs().is_monotonic_decreasing
     several = gw.evaluate(tiny, task, [circuit, circuit], random_circuits=0)
-    assert several.to_frame()["circuit_margin"].tolist() == [several[0].circuit.margin.mean] * 2
-    assert several[0].to_frame()["full_margin"].mean() == pytest.approx(several[0].full.margin.mean)
+    assert several.to_frame()["circuit_logit_diff"].tolist() == [several[0].circuit.logit_diff.mean] * 2
+    assert several[0].to_frame()["full_logit_diff"].mean() == pytest.approx(several[0].full.logit_diff.mean)
     assert repr(several[0]) == str(several[0]) == str(several[:1])
 
 
@@ -147,22 +157,22 @@ def test_frames_need_pandas(monkeypatch: pytest.MonkeyPatch, tiny: Model) -> Non
 def test_knock_out_is_the_model_without(tiny: Model, task: Task) -> None:
     graph = tiny.graph
     sent = graph.circuit([edge for edge in graph.edges if edge.startswith("m0->")])
-    without = gw.knock_out(tiny, task, "m0")
+    without = gw.ablate(tiny, task, "m0")
     assert without.edges == sent
     logits = gw.run_circuit(tiny, task.test, ~sent)
-    assert without.left.margin.mean == pytest.approx(float(task.test.margin(logits).mean()), abs=1e-4)
-    assert without.margin_left < 0.5
-    assert gw.knock_out(tiny, task.test, ["a0.3", "m1->logits"]).edges == graph.circuit(
+    assert without.left.logit_diff.mean == pytest.approx(float(task.test.logit_diff(logits).mean()), abs=1e-4)
+    assert without.logit_diff_left < 0.5
+    assert gw.ablate(tiny, task.test, ["a0.3", "m1->logits"]).edges == graph.circuit(
         [edge for edge in graph.edges if edge.startswith("a0.h3->")] + ["m1->logits"]
     )
-    nothing = gw.knock_out(tiny, task, graph.empty())
+    nothing = gw.ablate(tiny, task, graph.empty())
     assert nothing.left == nothing.full
-    assert nothing.margin_left == 1
+    assert nothing.logit_diff_left == 1
     assert "Without m0" in repr(without)
     with pytest.raises(gw.GatewiseError, match="no node 'logits' that sends"):
-        gw.knock_out(tiny, task, ["logits"])
-    zero = gw.knock_out(tiny, task, "m0", ablation="zero")
-    assert not torch.isclose(torch.tensor(zero.left.margin.mean), torch.tensor(without.left.margin.mean))
+        gw.ablate(tiny, task, ["logits"])
+    zero = gw.ablate(tiny, task, "m0", ablation="zero")
+    assert not torch.isclose(torch.tensor(zero.left.logit_diff.mean), torch.tensor(without.left.logit_diff.mean))
 
 
 def test_version() -> None:

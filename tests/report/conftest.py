@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import gatewise as gw
-from gatewise.report.investigation import Investigation, investigate
+from gatewise.report.investigation import Report, make_report
 
 
 @pytest.fixture(scope="session")
-def found() -> Investigation:
+def found() -> Report:
     model = gw.load_model("tiny")
-    return investigate(model, gw.task("ioi", model, examples=8), edges=64, random_circuits=1)
+    return make_report(model, gw.task("ioi", model, examples=8), edges=64, random_circuits=1)

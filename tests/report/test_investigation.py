@@ -17,12 +17,12 @@ from gatewise.gates.discovery import label_agreement
 from gatewise.gates.testing.pair_tables import labels_by_test
 from gatewise.report.data import TABLES_PER_PORT, report_data
 from gatewise.report.headline import doubts, facts, headline, next_steps, trust
-from gatewise.report.investigation import Investigation, investigate
+from gatewise.report.investigation import Report, make_report
 from gatewise.report.trust import edge_strength, strongest_gates
 from gatewise.tasks import Task
 
 
-def test_circuits_and_gates_are_those_of_find_gates(found: Investigation) -> None:
+def test_circuits_and_gates_are_those_of_find_gates(found: Report) -> None:
     model = gw.load_model("tiny")
     pairs = gw.task("ioi", model, examples=8).train
     assert found.gates == gw.find_gates(model, pairs, edges=64)
@@ -32,7 +32,7 @@ def test_circuits_and_gates_are_those_of_find_gates(found: Investigation) -> Non
     assert found.circuits()["ns|dn"] == found.gates.sound
 
 
-def test_measures_are_those_of_evaluate(found: Investigation) -> None:
+def test_measures_are_those_of_evaluate(found: Report) -> None:
     model = gw.load_model("tiny")
     pairs = gw.task("ioi", model, examples=8).test
     alone = gw.evaluate(model, pairs, [found.searches["ns"][0], found.gates.sound], random_circuits=1)
@@ -47,14 +47,14 @@ def test_measures_are_those_of_evaluate(found: Investigation) -> None:
 def test_edges_that_cannot_be_changed_singly_are_not_tested() -> None:
     """OLMo 2: the rest of the report is there, and says what is not."""
     model, pairs = small_model("olmo2"), random_pairs()
-    found = investigate(model, Task("random", pairs, pairs, seed=0, bos=False), edges=40)
+    found = make_report(model, Task("random", pairs, pairs, seed=0, bos=False), edges=40)
     assert (found.tables, found.agreement.edges, found.calibration) == ((), 0, None)
     said = {remark.title: remark.text for remark in trust(found)}
     assert "Truth tables and exact effects are left out" in said["Labels not tested"]
     assert report_data(found)["facts"]
 
 
-def test_tables_of_the_strongest_gates(found: Investigation) -> None:
+def test_tables_of_the_strongest_gates(found: Report) -> None:
     assert found.agreement.to_json() == label_agreement(found.gates, labels_by_test(found.tables)).to_json()
     chosen = strongest_gates(found.gates, 2, 3)
     ports = {edge.partition("->")[2] for edge in chosen}
@@ -69,29 +69,29 @@ def test_tables_of_the_strongest_gates(found: Investigation) -> None:
         assert all(float(strength[found.graph.index(edge)]) <= weakest for edge in others)
 
 
-def test_calibration_is_exact(found: Investigation) -> None:
+def test_calibration_is_exact(found: Report) -> None:
     assert found.calibration is not None
     model = gw.load_model("tiny")
     pairs = gw.task("ioi", model, examples=8).train
     for direction, sign in (("ns", 1), ("dn", -1)):
         one = found.calibration[direction]  # type: ignore[index]
-        effects = gw.edge_effects(model, pairs, list(one.exact), direction)  # type: ignore[arg-type]
-        torch.testing.assert_close(torch.tensor(list(one.exact.values())).double(), sign * effects.margin.double())
+        effects = gw.exact_effects(model, pairs, list(one.exact), direction)  # type: ignore[arg-type]
+        torch.testing.assert_close(torch.tensor(list(one.exact.values())).double(), sign * effects.logit_diff.double())
         assert set(one.exact) <= set((found.gates.ns if direction == "ns" else found.gates.dn).indices)
 
 
-def test_examples_are_what_the_model_says(found: Investigation) -> None:
+def test_examples_are_what_the_model_says(found: Report) -> None:
     model = gw.load_model("tiny")
     pairs = gw.task("ioi", model, examples=8).test[:1]
     first = found.examples[0]
     probabilities = gw.run_circuit(model, pairs, model.graph.full()).double().softmax(-1)[0]
     assert first.clean == pairs.clean_text[0]
-    assert first.answers["clean"].right == pytest.approx(float(probabilities[int(pairs.right[0, 0])]), abs=1e-5)
+    assert first.answers["clean"].correct == pytest.approx(float(probabilities[int(pairs.correct[0, 0])]), abs=1e-5)
     circuit = gw.run_circuit(model, pairs, found.gates.dn).double().softmax(-1)[0]
-    assert first.answers["dn"].wrong == pytest.approx(float(circuit[int(pairs.wrong[0, 0])]), abs=1e-5)
+    assert first.answers["dn"].incorrect == pytest.approx(float(circuit[int(pairs.incorrect[0, 0])]), abs=1e-5)
 
 
-def test_data_hold_every_circuit_of_every_size(found: Investigation) -> None:
+def test_data_hold_every_circuit_of_every_size(found: Report) -> None:
     data = report_data(found)
     edges, senders, ports = data["edges"], found.graph.senders, found.graph.ports
     names = [f"{senders[s]}->{ports[p]}" for s, p in zip(edges["sender"], edges["port"], strict=True)]
@@ -106,7 +106,7 @@ def test_data_hold_every_circuit_of_every_size(found: Investigation) -> None:
     assert json.loads(json.dumps(data, allow_nan=False)) == json.loads(json.dumps(data))
 
 
-def test_files(found: Investigation, tmp_path: Path) -> None:
+def test_files(found: Report, tmp_path: Path) -> None:
     files = found.save(tmp_path, export=True)
     assert files[0] == tmp_path / "report.html"
     assert all(file.is_file() for file in files)
@@ -116,7 +116,7 @@ def test_files(found: Investigation, tmp_path: Path) -> None:
     assert len(tables) == len(found.tables)
 
 
-def test_stability_is_the_overlap_of_both_halves(found: Investigation) -> None:
+def test_stability_is_the_overlap_of_both_halves(found: Report) -> None:
     """The second half's scores follow from the whole's and the first half's: as if it were searched by itself."""
     assert found.stability is not None
     model = gw.load_model("tiny")
@@ -126,7 +126,7 @@ def test_stability_is_the_overlap_of_both_halves(found: Investigation) -> None:
         assert jaccard == pytest.approx(len(one & two) / len(one | two))
 
 
-def test_warnings_come_first_and_follow_the_numbers(found: Investigation) -> None:
+def test_warnings_come_first_and_follow_the_numbers(found: Report) -> None:
     assert found.stability is not None
     shaky = replace(found, stability={"ns": 0.1, "dn": 0.9}, problems=("the pairs repeat.",))
     assert [remark.text for remark in doubts(shaky)] == ["The pairs repeat."]
@@ -140,7 +140,7 @@ def test_warnings_come_first_and_follow_the_numbers(found: Investigation) -> Non
     assert headline(steady).startswith(f"{len(found.gates.sound)} of 3,628 edges; faithful: yes")
 
 
-def test_next_steps_change_one_thing(found: Investigation) -> None:
+def test_next_steps_change_one_thing(found: Report) -> None:
     shaky = replace(found, stability={"ns": 0.1, "dn": 0.9})
     steps = {step.why: step.changes for step in next_steps(shaky)}
     assert steps["test every gate, not only the strongest"] == {"all_gates": True}
@@ -156,9 +156,9 @@ def test_next_steps_change_one_thing(found: Investigation) -> None:
     assert data["command"] == "run []"
 
 
-def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found: Investigation) -> None:
+def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found: Report) -> None:
     model = gw.load_model("tiny")
-    one = investigate(model, gw.task("ioi", model, examples=2), "acdc", edges=12, random_circuits=0, examples=1)
+    one = make_report(model, gw.task("ioi", model, examples=2), "acdc", edges=12, random_circuits=0, examples=1)
     assert one.sizes == (12,)
     assert one.stability is None
     assert one.calibration is None
@@ -168,7 +168,7 @@ def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found:
 def test_a_method_without_a_direction_gets_a_report_without_gates(tmp_path: Path) -> None:
     model = gw.load_model("tiny")
     task = gw.task("ioi", model, examples=8)
-    one = investigate(model, task, "eap-ig", edges=32, random_circuits=0, examples=1)
+    one = make_report(model, task, "eap-ig", edges=32, random_circuits=0, examples=1)
     assert one.circuits()["ns|dn"] == gw.discover(model, task, "eap-ig", edges=32)
     assert (len(one.gates), one.tables, one.interactions) == (0, (), None)
     assert "no direction" in facts(one)[2].text
@@ -183,13 +183,13 @@ def test_sizes_beyond_the_largest_are_refused() -> None:
     model = gw.load_model("tiny")
     task = gw.task("ioi", model, examples=2)
     with pytest.raises(gw.GatewiseError, match="beyond edges=12"):
-        investigate(model, task, edges=12, sizes=[20])
+        make_report(model, task, edges=12, sizes=[20])
 
 
 def test_models_whose_heads_are_coupled_are_tested_too() -> None:
     """Gemma's norm after attention; and a model without a tokenizer."""
     model, pairs = small_model("gemma2"), random_pairs(lengths=(7, 5, 7, 6))
-    one = investigate(model, Task("pairs", pairs, pairs, seed=0, bos=False), edges=60, random_circuits=1, examples=1)
+    one = make_report(model, Task("pairs", pairs, pairs, seed=0, bos=False), edges=60, random_circuits=1, examples=1)
     assert one.agreement.edges > 0
     assert one.calibration is not None
     data = report_data(one)
@@ -204,7 +204,7 @@ def test_a_second_look_comes_out_of_the_store(monkeypatch: pytest.MonkeyPatch, t
     asked = {"edges": 32, "random_circuits": 1, "store": tmp_path}
 
     def look(**changes: Any) -> dict[str, Any]:
-        data = report_data(investigate(model, made, **{**asked, **changes}))
+        data = report_data(make_report(model, made, **{**asked, **changes}))
         return {name: part for name, part in data.items() if name not in ("seconds", "made")}
 
     first = look()

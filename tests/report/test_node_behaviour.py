@@ -9,7 +9,7 @@ from small_models import random_pairs, small_model
 import gatewise as gw
 from gatewise.engine.patching.node_patching import Receivers
 from gatewise.engine.setting import Batch, Setting
-from gatewise.report.investigation import Investigation
+from gatewise.report.investigation import Report
 from gatewise.report.node_behaviour import shown_nodes
 from gatewise.report.trust import edge_strength, strongest_nodes
 
@@ -44,7 +44,7 @@ def test_direct_effects_of_all_nodes_are_the_logits(kind: str) -> None:
         logits = gw.run_circuit(model, pairs[row : row + 1], model.graph.full())[0]
         if model.softcap is not None:
             logits = torch.atanh(logits / model.softcap) * model.softcap
-        for which, answers in (("right", pairs.right[row]), ("wrong", pairs.wrong[row])):
+        for which, answers in (("correct", pairs.correct[row]), ("incorrect", pairs.incorrect[row])):
             total = sum(getattr(shown[row], which)["clean"] for shown in found.of.values())
             assert total == pytest.approx(float(logits[answers[answers >= 0]].mean() - logits.mean()), abs=1e-4)
 
@@ -57,16 +57,16 @@ def test_words_are_the_largest_and_worth_is_the_gradient_times_the_change() -> N
     assert one.looks == ()
     values = [value for _, value in one.promoted["clean"]]
     assert values == sorted(values, reverse=True)
-    assert values[0] >= one.right["clean"] >= one.suppressed["clean"][0][1]
+    assert values[0] >= one.correct["clean"] >= one.suppressed["clean"][0][1]
     on = Receivers(Setting(model, pairs), Batch(0, pairs))
     sender = model.graph.find_sender("m1")
     assert sender is not None
-    expected = float((on.gradient(sender) * on.delta[sender]).sum() / (on.margins[0] - on.margins[1]).mean())
+    expected = float((on.gradient(sender) * on.delta[sender]).sum() / (on.logit_diffs[0] - on.logit_diffs[1]).mean())
     assert found.worth["m1"] == pytest.approx(expected, rel=1e-5)
     assert all(position >= int(pairs.first_difference[0]) for position, _ in one.worth)
 
 
-def test_strongest_nodes_come_first(found: Investigation) -> None:
+def test_strongest_nodes_come_first(found: Report) -> None:
     names = strongest_nodes(found.gates, 5)
     assert len(names) == 5
     assert set(names) <= set(found.graph.senders)

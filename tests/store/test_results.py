@@ -25,7 +25,7 @@ from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
 from gatewise.methods.base import Finding, Method, Problem, ranked
 from gatewise.methods.provenance import ingredients
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
 
@@ -35,7 +35,7 @@ from gatewise.store.maintenance import list_entries
     [
         Graph.transformer(2, 3, 8),
         Graph.transformer(1, 2, 8, parallel=True, qkv="merged"),
-        planted_model("combined").graph,
+        synthetic_model("combined").graph,
     ],
 )
 def test_round_trip(tmp_path: Path, graph: Graph) -> None:
@@ -297,7 +297,7 @@ def test_the_key_changes_with_every_ingredient() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     sizes = (5, 10)
     base = problem(model, pairs, "ns", sizes=sizes)
-    metrics = [Metric("mine", lambda logits, pairs: pairs.margin(logits), version) for version in ("1", "2")]
+    metrics = [Metric("mine", lambda logits, pairs: pairs.logit_diff(logits), version) for version in ("1", "2")]
     problems = [
         base,
         problem(small_model("gpt2", seed=1), pairs, "ns", sizes=sizes),
@@ -352,7 +352,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
 
 
 def test_discover_finds_a_result_again(tmp_path: Path, searches: list[Problem]) -> None:
-    model, pairs = planted_model("combined"), planted_pairs()
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
     first = discover(model, pairs, "fake", edges=[2, 4], store=tmp_path)
     again = discover(model, pairs, "fake", edges=[2, 4], store=Store(tmp_path))
     assert len(searches) == 1
@@ -367,14 +367,14 @@ def test_discover_finds_a_result_again(tmp_path: Path, searches: list[Problem]) 
 def test_discover_warns_of_an_empty_circuit_also_when_it_was_stored(tmp_path: Path, searches: list[Problem]) -> None:
     for _ in range(2):
         with pytest.warns(GatewiseWarning, match="keeps no edge"):
-            discover(planted_model("and"), planted_pairs(), "fake", threshold=9.0, store=tmp_path)
+            discover(synthetic_model("and"), synthetic_pairs(), "fake", threshold=9.0, store=tmp_path)
     assert len(searches) == 1
 
 
 def test_discover_refuses_before_the_work_and_keeps_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searches: list[Problem]
 ) -> None:
-    model, pairs = planted_model("and"), planted_pairs()
+    model, pairs = synthetic_model("and"), synthetic_pairs()
     (tmp_path / "file").write_text("")
     with pytest.raises(GatewiseError, match="cannot read the store"):
         discover(model, pairs, "fake", edges=2, store=tmp_path / "file")

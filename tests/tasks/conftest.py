@@ -18,7 +18,7 @@ class TextModel:
     """As much of a model as making a task needs."""
 
     tokenizer: Any
-    name: str = "stand-in"
+    name: str = "backup"
     hf: Any = None
     needs_bos: bool = False
 

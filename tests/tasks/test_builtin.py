@@ -47,10 +47,10 @@ def test_tokens_are_those_of_the_text_and_of_equal_length(name: str, model: Text
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_are_the_one_token_that_follows_the_prompt(name: str, model: TextModel) -> None:
     pairs = task(name, model, examples=20).train
-    for text, right, wrong in zip(pairs.clean_text, pairs.right, pairs.wrong, strict=True):
+    for text, correct, incorrect in zip(pairs.clean_text, pairs.correct, pairs.incorrect, strict=True):
         start = model.tokenizer(text, add_special_tokens=False)["input_ids"]
         space = "" if name == "gt" else " "
-        for token in [*right.tolist(), *wrong.tolist()]:
+        for token in [*correct.tolist(), *incorrect.tolist()]:
             if token >= 0:
                 answer = space + model.tokenizer.decode([token]).strip()
                 assert model.tokenizer(text + answer, add_special_tokens=False)["input_ids"] == [*start, token]
@@ -84,11 +84,11 @@ def test_ioi_has_both_orders_and_a_third_name(model: TextModel) -> None:
     assert len(set(pairs.lengths.tolist())) > 1
     orders = set()
     for i, (clean, corrupted) in enumerate(zip(pairs.clean_text, pairs.corrupted_text, strict=True)):
-        (right,), (wrong,) = answer_texts(model, pairs.right[i]), answer_texts(model, pairs.wrong[i])
-        assert len(re.findall(rf"\b{wrong}\b", clean)) == 2
-        assert len(re.findall(rf"\b{right}\b", clean)) == 1
-        assert len(re.findall(rf"\b{wrong}\b", corrupted)) == len(re.findall(rf"\b{right}\b", corrupted)) == 1
-        orders.add(clean.index(right) < clean.index(wrong))
+        (correct,), (incorrect,) = answer_texts(model, pairs.correct[i]), answer_texts(model, pairs.incorrect[i])
+        assert len(re.findall(rf"\b{incorrect}\b", clean)) == 2
+        assert len(re.findall(rf"\b{correct}\b", clean)) == 1
+        assert len(re.findall(rf"\b{incorrect}\b", corrupted)) == len(re.findall(rf"\b{correct}\b", corrupted)) == 1
+        orders.add(clean.index(correct) < clean.index(incorrect))
     assert orders == {True, False}
 
 
@@ -128,7 +128,7 @@ def test_held_out_templates(corruption: str, two_digits: TextModel) -> None:
     assert len(made.train[10:20].templates) == 10
     other = task("ioi", two_digits, examples=100, held_out="templates", seed=1)
     assert set(other.train.templates) != train
-    with pytest.raises(GatewiseError, match=r"gt has no option 'held_out'; its options are margin"):
+    with pytest.raises(GatewiseError, match=r"gt has no option 'held_out'; its options are logit difference"):
         task("gt", two_digits, held_out="templates")
 
 
@@ -152,7 +152,7 @@ def test_forms_of_a_task_have_different_fingerprints(two_digits: TextModel) -> N
         ("ioi:corruption=none", "ioi: corruption is second-name or all-names, got 'none'"),
         ("ioi:corruption", "there is no task 'ioi:corruption'"),
         ("sa:number=", "sa: number is plural or singular or mixed, got ''"),
-        ("my.csv:number=mixed", r"my\.csv has no option 'number'; its options are margin"),
+        ("my.csv:number=mixed", r"my\.csv has no option 'number'; its options are logit difference"),
         ("odd:name=1.csv", r"odd:name=1\.csv: there is no such file"),
     ],
 )
@@ -176,12 +176,12 @@ def test_words_in_pieces_are_refused() -> None:
 def test_gt_with_two_digit_tokens(kind: str, models_by_kind: dict[str, TextModel]) -> None:
     model = models_by_kind[kind]
     pairs = task("gt", model, examples=40).train
-    assert pairs.margin_kind == "logit"
+    assert pairs.difference == "logit"
     for i, (clean, corrupted) in enumerate(zip(pairs.clean_text, pairs.corrupted_text, strict=True)):
         century, year = re.search(r"year (\d\d)(\d\d) to the year \1$", clean).groups()  # type: ignore[union-attr]
         assert f"year {century}01 to" in corrupted
-        assert answer_texts(model, pairs.right[i]) == [f"{y:02d}" for y in range(int(year) + 1, 100)]
-        assert answer_texts(model, pairs.wrong[i]) == [f"{y:02d}" for y in range(int(year) + 1)]
+        assert answer_texts(model, pairs.correct[i]) == [f"{y:02d}" for y in range(int(year) + 1, 100)]
+        assert answer_texts(model, pairs.incorrect[i]) == [f"{y:02d}" for y in range(int(year) + 1)]
 
 
 @pytest.mark.parametrize("kind", ["single digits", "sentencepiece"])
@@ -190,8 +190,8 @@ def test_gt_with_single_digits_compares_tens(kind: str, models_by_kind: dict[str
     pairs = task("gt", model, examples=40).train
     for i, clean in enumerate(pairs.clean_text):
         tens = int(re.search(r"year \d\d(\d)\d to", clean).group(1))  # type: ignore[union-attr]
-        assert answer_texts(model, pairs.right[i]) == [str(digit) for digit in range(tens + 1, 10)]
-        assert answer_texts(model, pairs.wrong[i]) == [str(digit) for digit in range(tens)]
+        assert answer_texts(model, pairs.correct[i]) == [str(digit) for digit in range(tens + 1, 10)]
+        assert answer_texts(model, pairs.incorrect[i]) == [str(digit) for digit in range(tens)]
 
 
 def test_gt_refuses_other_ways_to_cut_years() -> None:
@@ -202,30 +202,34 @@ def test_gt_refuses_other_ways_to_cut_years() -> None:
 @pytest.mark.parametrize(("number", "clean"), [("plural", True), ("singular", False)])
 def test_sa_has_one_number_on_the_clean_side(number: str, clean: bool, model: TextModel) -> None:
     pairs = task("sa", model, examples=64, number=number).train
-    assert {answer_texts(model, row)[0] == "themselves" for row in pairs.right} == {clean}
-    assert {answer_texts(model, row)[0] == "themselves" for row in pairs.wrong} == {not clean}
+    assert {answer_texts(model, row)[0] == "themselves" for row in pairs.correct} == {clean}
+    assert {answer_texts(model, row)[0] == "themselves" for row in pairs.incorrect} == {not clean}
 
 
 @pytest.mark.parametrize(("number", "symmetric"), [("plural", False), ("singular", False), ("mixed", True)])
 def test_only_mixed_sa_is_its_own_swap(
     number: str, symmetric: bool, two_digits: TextModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over the whole distribution: exchanging clean and corrupted, right and wrong gives the same pairs, or none."""
+    """Over the whole distribution: exchanging clean and corrupted, correct and incorrect gives the same pairs, or
+    none."""
     monkeypatch.setattr("gatewise.tasks.sa.NOUNS", sa.NOUNS[:3])
     monkeypatch.setattr("gatewise.tasks.sa.VERBS", sa.VERBS[:3])
     draw, rng = sa.prepare(Encoder(two_digits.tokenizer), number), random.Random(0)
     drawn = {draw(rng) for _ in range(3000)}
-    swapped = {Example(one.corrupted, one.clean, one.wrong, one.right) for one in drawn}
+    swapped = {Example(one.corrupted, one.clean, one.incorrect, one.correct) for one in drawn}
     assert len(drawn) == (1 + symmetric) * 3 * 3 * len(sa.DETERMINERS)
     assert drawn == swapped if symmetric else not drawn & swapped
 
 
 def test_mixed_sa_flips_the_number_both_ways(model: TextModel) -> None:
     pairs = task("sa", model, examples=64, number="mixed").train
-    rights = [answer_texts(model, row)[0] for row in pairs.right]
-    wrongs = [answer_texts(model, row)[0] for row in pairs.wrong]
+    rights = [answer_texts(model, row)[0] for row in pairs.correct]
+    wrongs = [answer_texts(model, row)[0] for row in pairs.incorrect]
     assert set(rights) == {"themselves", "herself", "himself"}
-    assert all((right == "themselves") != (wrong == "themselves") for right, wrong in zip(rights, wrongs, strict=True))
+    assert all(
+        (correct == "themselves") != (incorrect == "themselves")
+        for correct, incorrect in zip(rights, wrongs, strict=True)
+    )
     for clean, corrupted in zip(pairs.clean_text, pairs.corrupted_text, strict=True):
         assert sum(a != b for a, b in zip(clean.split(), corrupted.split(), strict=True)) == 1
 

@@ -15,8 +15,8 @@ CLEAN, CORRUPTED = [[1, 2, 3], [4, 5]], [[1, 9, 3], [4, 6]]
 @pytest.mark.parametrize("one", [1, [1], (1,), np.int64(1), torch.tensor(1), torch.tensor([1])])
 def test_answers_in_any_form(one: object) -> None:
     pairs = Pairs.from_tokens(CLEAN, CORRUPTED, [one, [2, 3]], [4, 5])  # type: ignore[list-item]
-    assert pairs.right.tolist() == [[1, -1], [2, 3]]
-    assert Pairs.from_tokens(CLEAN, CORRUPTED, torch.tensor([1, 2]), [4, 5]).right.tolist() == [[1], [2]]  # type: ignore[arg-type]
+    assert pairs.correct.tolist() == [[1, -1], [2, 3]]
+    assert Pairs.from_tokens(CLEAN, CORRUPTED, torch.tensor([1, 2]), [4, 5]).correct.tolist() == [[1], [2]]  # type: ignore[arg-type]
 
 
 def test_left_padding_and_slices() -> None:
@@ -29,30 +29,30 @@ def test_left_padding_and_slices() -> None:
         pairs[2:]
 
 
-def test_margins_and_accuracies() -> None:
+def test_logit_diffs_and_accuracies() -> None:
     pairs = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2])
     logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 1.0, 2.0]], requires_grad=True)
     exponentials = logits.detach().exp()
     expected = [3 - exponentials[0, 1:].sum().log(), exponentials[1, :2].sum().log() - 2]
-    torch.testing.assert_close(pairs.margin(logits).detach(), torch.stack(expected))
-    assert pairs.right_over_wrong(logits).tolist() == pairs.top_is_right(logits).tolist() == [True, False]
-    pairs.margin(logits).sum().backward()
+    torch.testing.assert_close(pairs.logit_diff(logits).detach(), torch.stack(expected))
+    assert pairs.pairwise_accuracy(logits).tolist() == pairs.top1_accuracy(logits).tolist() == [True, False]
+    pairs.logit_diff(logits).sum().backward()
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad[0], torch.cat([torch.ones(1), -logits.detach()[0, 1:].softmax(-1)]))
     shares = logits.detach().softmax(-1)
-    by_probability = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2], margin="probability")
+    by_probability = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2], difference="probability")
     expected = torch.stack([shares[0, 0] - shares[0, 1:].sum(), shares[1, :2].sum() - shares[1, 2]])
-    torch.testing.assert_close(by_probability.margin(logits.detach()), expected)
+    torch.testing.assert_close(by_probability.logit_diff(logits.detach()), expected)
 
 
-def test_the_logit_margin_of_single_answers_is_a_difference() -> None:
+def test_the_logit_logit_diff_of_single_answers_is_a_difference() -> None:
     logits = torch.randn(2, 50) * 20
     one = Pairs.from_tokens(CLEAN, CORRUPTED, [7, 8], [20, 21])
     among_lists = Pairs.from_tokens(CLEAN, CORRUPTED, [7, [8, 30]], [20, [21, 31]])  # the first row is filled up
     rows = torch.arange(2)
     difference = logits[rows, torch.tensor([7, 8])] - logits[rows, torch.tensor([20, 21])]
-    assert torch.equal(one.margin(logits), difference)
-    assert torch.equal(among_lists.margin(logits)[0], difference[0])
+    assert torch.equal(one.logit_diff(logits), difference)
+    assert torch.equal(among_lists.logit_diff(logits)[0], difference[0])
 
 
 def test_errors() -> None:
@@ -60,7 +60,7 @@ def test_errors() -> None:
         Pairs.from_tokens(CLEAN, [[1, 2, 3], [4]], [0, 0], [1, 1])
     with pytest.raises(GatewiseError, match="equally many"):
         Pairs.from_tokens(CLEAN, CORRUPTED, [0], [1, 1])
-    with pytest.raises(GatewiseError, match="pair 0: the right answer needs at least one token id"):
+    with pytest.raises(GatewiseError, match="pair 0: the correct answer needs at least one token id"):
         Pairs.from_tokens(CLEAN, CORRUPTED, [[], 0], [1, 1])
-    with pytest.raises(GatewiseError, match="margin is"):
-        Pairs.from_tokens(CLEAN, CORRUPTED, [0, 0], [1, 1], margin="other")  # type: ignore[arg-type]
+    with pytest.raises(GatewiseError, match="logit difference is"):
+        Pairs.from_tokens(CLEAN, CORRUPTED, [0, 0], [1, 1], difference="other")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from gatewise.tasks.encoding import Encoder
 
 from .conftest import TextModel
 
-HEADER = "clean,corrupted,right,wrong\n"
+HEADER = "clean,corrupted,correct,incorrect\n"
 GOOD = "The girls helped,The girl helped,themselves,herself\nThe boys hurt,The boy hurt, themselves, himself\n"
 
 
@@ -38,7 +38,7 @@ def test_a_csv_and_a_jsonl_say_the_same(write: Callable[..., Path], two_digits: 
     lines = "\n\n".join(json.dumps(row) for row in rows)
     objects = task(str(write(lines, "own.jsonl")), two_digits)
     assert table.name == "own.csv"
-    assert table.train.margin_kind == "logit"
+    assert table.train.difference == "logit"
     assert table.train.fingerprint == objects.train.fingerprint
     assert table.test.fingerprint == objects.test.fingerprint
     assert not set(table.train.clean_text) & set(table.test.clean_text)
@@ -48,15 +48,15 @@ def test_several_answers(write: Callable[..., Path], two_digits: TextModel) -> N
     text = HEADER + "The girls helped,The girl helped,themselves,herself|himself| herself\n" + GOOD
     path = write(text)
     pairs = task_files.read_pairs(path, Encoder(two_digits.tokenizer))
-    assert [len(pair.wrong) for pair in pairs] == [2, 1, 1]
+    assert [len(pair.incorrect) for pair in pairs] == [2, 1, 1]
     record = {
         "clean": "The boys hurt",
         "corrupted": "The boy hurt",
-        "right": ["themselves"],
-        "wrong": ["him", "himself"],
+        "correct": ["themselves"],
+        "incorrect": ["him", "himself"],
     }
     listed = task_files.parse_rows(json.dumps(record).encode(), Path("own.jsonl"))
-    assert listed[0].example.wrong == ("him", "himself")
+    assert listed[0].example.incorrect == ("him", "himself")
 
 
 def test_spaces_before_answers(write: Callable[..., Path], two_digits: TextModel) -> None:
@@ -64,8 +64,8 @@ def test_spaces_before_answers(write: Callable[..., Path], two_digits: TextModel
         HEADER + "to the store,to the park,Mary, John\nthe year 15,the year 16,17,12\nin the park,in the store,.,Mary\n"
     )
     pairs = task_files.read_pairs(write(text), Encoder(two_digits.tokenizer))
-    assert [pair.text.right for pair in pairs] == [(" Mary",), ("17",), (".",)]
-    assert pairs[0].text.wrong == (" John",)
+    assert [pair.text.correct for pair in pairs] == [(" Mary",), ("17",), (".",)]
+    assert pairs[0].text.incorrect == (" John",)
 
 
 def test_a_small_file_is_divided_and_a_large_one_is_cut(write: Callable[..., Path], words: TextModel) -> None:
@@ -96,7 +96,7 @@ def test_first_token_is_an_explicit_choice(write: Callable[..., Path], two_digit
         (b"\xff\xfe\x00", "byte 0 is not UTF-8"),
         (b"clean,corrupted,right\n", r"line 1: columns: missing \['wrong'\]"),
         (b"clean,corrupted,right,false\n", r"missing \['wrong'\], there are .*'false'"),
-        (b"clean,corrupted,right,wrong,wrong\n", "twice"),
+        (b"clean,corrupted,correct,incorrect,incorrect\n", "twice"),
         (b"clean;corrupted;right;wrong\n", "separated by commas"),
         ((HEADER + "The girls helped,The girl\n").encode(), "line 2: 2 columns where the first line has 4"),
         ((HEADER + "The girls helped,The girl helped,themselves,\n").encode(), "wrong is ''"),
@@ -128,10 +128,10 @@ def test_errors_of_csv(content: bytes, message: str, write: Callable[..., Path],
         ("\n" + "[" * 100_000, "line 2: not valid JSON"),
         ("[1]", "expected a JSON object, got a list"),
         ('{"clean": 1}', "missing"),
-        ('{"clean": 1, "corrupted": "a", "right": "a", "wrong": "b"}', "clean is 1"),
-        ('{"clean": "a", "corrupted": "a", "right": [], "wrong": "b"}', "right is an empty list"),
-        ('{"clean": "a", "corrupted": "a", "right": [1], "wrong": "b"}', "right is 1"),
-        ('{"clean": "\\ud800", "corrupted": "a", "right": "a", "wrong": "b"}', "surrogate"),
+        ('{"clean": 1, "corrupted": "a", "correct": "a", "incorrect": "b"}', "clean is 1"),
+        ('{"clean": "a", "corrupted": "a", "correct": [], "incorrect": "b"}', "correct is an empty list"),
+        ('{"clean": "a", "corrupted": "a", "correct": [1], "incorrect": "b"}', "correct is 1"),
+        ('{"clean": "\\ud800", "corrupted": "a", "correct": "a", "incorrect": "b"}', "surrogate"),
     ],
 )
 def test_errors_of_jsonl(content: str, message: str, write: Callable[..., Path], two_digits: TextModel) -> None:
@@ -159,7 +159,7 @@ def test_files_that_cannot_be_read(
 def test_words_that_the_vocabulary_lacks(write: Callable[..., Path], words: TextModel) -> None:
     with pytest.raises(GatewiseError, match=r"line 2: the clean prompt 'The zebras helped'.*vocabulary"):
         task(write(HEADER + "The zebras helped,The girl helped,themselves,herself\n"), words)
-    with pytest.raises(GatewiseError, match=r"line 2: the right answer ' zebra'.*vocabulary"):
+    with pytest.raises(GatewiseError, match=r"line 2: the correct answer ' zebra'.*vocabulary"):
         task(write(HEADER + "The girls helped,The girl helped,zebra,herself\n"), words)
 
 

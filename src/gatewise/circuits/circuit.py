@@ -152,7 +152,7 @@ class Circuit:
 
     def connected(self) -> Circuit:
         """Without dangling edges: only those on a path from a source to `logits`. Never applied silently."""
-        reached = set(self.graph.stages[0].nodes)
+        reached = set(self.graph.sublayers[0].nodes)
         edges = [
             (i, self.graph.senders[int(self.graph.edge_sender[i])], self.graph.port_node[int(self.graph.edge_port[i])])
             for i in self.indices

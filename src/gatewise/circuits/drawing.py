@@ -152,25 +152,27 @@ class _Layout:
 def _layout(graph: Graph, drawing: _Drawing) -> _Layout:
     present = {strand.sender for strand in drawing.strands} | {_node(strand.port) for strand in drawing.strands}
     present |= {"logits", "input"}
-    stages = [(s, [n for n in (s.nodes or ("logits",)) if n in present]) for s in graph.stages]
-    stages = [(stage, nodes) for stage, nodes in stages if nodes]
-    transformer = any(stage.kind == "attention" for stage, _ in stages)
-    heads = sorted({_head(node) for stage, nodes in stages if stage.kind == "attention" for node in nodes})
-    mlps = transformer and any(stage.kind == "pointwise" for stage, _ in stages)
-    columns = max(3, len(heads) + mlps) if transformer else max(len(nodes) for _, nodes in stages)
+    sublayers = [(s, [n for n in (s.nodes or ("logits",)) if n in present]) for s in graph.sublayers]
+    sublayers = [(sublayer, nodes) for sublayer, nodes in sublayers if nodes]
+    transformer = any(sublayer.kind == "attention" for sublayer, _ in sublayers)
+    heads = sorted({_head(node) for sublayer, nodes in sublayers if sublayer.kind == "attention" for node in nodes})
+    mlps = transformer and any(sublayer.kind == "pointwise" for sublayer, _ in sublayers)
+    columns = max(3, len(heads) + mlps) if transformer else max(len(nodes) for _, nodes in sublayers)
     left = _MARGIN
     right = left + columns * _COLUMN
-    layers = sorted({stage.layer for stage, _ in stages})
+    layers = sorted({sublayer.layer for sublayer, _ in sublayers})
     gap = min(_ROW_RANGE[1], max(_ROW_RANGE[0], _TALLEST / len(layers)))
     place: dict[str, tuple[float, float]] = {}
-    for stage, nodes in stages:
-        raised = 0.5 * gap if transformer and stage.kind == "pointwise" else 0.0  # MLPs read the heads of their layer
-        above = 0.16 if transformer and stage.kind == "output" else 0.0  # so that the last MLP does not touch logits
-        y = _MARGIN + layers.index(stage.layer) * gap + raised + above
+    for sublayer, nodes in sublayers:
+        raised = (
+            0.5 * gap if transformer and sublayer.kind == "pointwise" else 0.0
+        )  # MLPs read the heads of their layer
+        above = 0.16 if transformer and sublayer.kind == "output" else 0.0  # so that the last MLP does not touch logits
+        y = _MARGIN + layers.index(sublayer.layer) * gap + raised + above
         for index, node in enumerate(nodes):
-            if stage.kind == "attention":
+            if sublayer.kind == "attention":
                 column = heads.index(_head(node)) + 0.5
-            elif transformer and stage.kind == "pointwise":
+            elif transformer and sublayer.kind == "pointwise":
                 column = columns - 0.5
             else:
                 column = columns / 2 + index - (len(nodes) - 1) / 2
@@ -179,7 +181,7 @@ def _layout(graph: Graph, drawing: _Drawing) -> _Layout:
     rows = [(str(layer), _MARGIN + i * gap) for i, layer in enumerate(layers) if transformer and layer < graph.n_layers]
     return _Layout(
         place=place,
-        kind={node: stage.kind for stage, nodes in stages for node in nodes},
+        kind={node: sublayer.kind for sublayer, nodes in sublayers for node in nodes},
         rank={node: heights.index(y) for node, (_, y) in place.items()},
         rows=tuple(row for row in rows if row[0] != "-1"),
         width=right + (0.75 if mlps else _MARGIN),

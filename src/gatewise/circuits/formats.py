@@ -50,7 +50,7 @@ def circuit_to_json(circuit: Circuit) -> dict[str, Any]:
         "provenance": dict(circuit.provenance),
     }
     if _is_layered(graph):
-        block["stages"] = [list(stage.nodes) for stage in graph.stages[:-1]]
+        block["sublayers"] = [list(sublayer.nodes) for sublayer in graph.sublayers[:-1]]
     return {
         "cfg": graph.config(),
         "nodes": {node: {"in_graph": node in present} for node in graph.nodes},
@@ -158,9 +158,9 @@ def _graph_of(
     cfg = _entry(content, "cfg", dict, path)
     sizes = {key: _entry(cfg, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in cfg or key != "d_model"}
     check_sizes(sizes, f"{path}: cfg")
-    if "stages" in block:
-        check_stages(block["stages"], f"{path}: gatewise.stages")
-        return Graph.layered(block["stages"][0], block["stages"][1:], sizes.get("d_model", 1))
+    if "sublayers" in block:
+        check_sublayers(block["sublayers"], f"{path}: gatewise.sublayers")
+        return Graph.layered(block["sublayers"][0], block["sublayers"][1:], sizes.get("d_model", 1))
     if sizes["n_layers"] * (sizes["n_heads"] + 1) > len(edges):  # each node reads something; checked before it is built
         raise GatewiseError(
             f"{path}: 'cfg' says {sizes['n_layers']:,} layers of {sizes['n_heads']:,} heads, but 'edges' lists only "
@@ -184,11 +184,11 @@ def check_sizes(sizes: Mapping[str, Any], where: str) -> None:
             raise GatewiseError(f"{where}.{key} is {shown(value)}, expected 1 to {_MAX_SIZE[key]:,}.")
 
 
-def check_stages(stages: Any, where: str) -> None:
-    """An error if a file's stages are none of a logic model."""
-    if not (isinstance(stages, list) and stages and all(_is_names(s) for s in stages)):
+def check_sublayers(sublayers: Any, where: str) -> None:
+    """An error if a file's sublayers are none of a logic model."""
+    if not (isinstance(sublayers, list) and sublayers and all(_is_names(s) for s in sublayers)):
         raise GatewiseError(f"{where} has to be a list of lists of node names.")
-    names = [name for stage in stages for name in stage]
+    names = [name for sublayer in sublayers for name in sublayer]
     if len(names) > _MOST_NODES or len(set(names) | {"logits"}) <= len(names):
         raise GatewiseError(
             f"{where} names {len(names):,} nodes; expected at most {_MOST_NODES:,} different ones, "
@@ -217,7 +217,7 @@ def _from_edge_list(path: str | Path, content: list[Any], graph: Graph | None) -
 
 
 def _is_layered(graph: Graph) -> bool:
-    return graph.stages[0].nodes != ("input",) or all(stage.kind != "attention" for stage in graph.stages)
+    return graph.sublayers[0].nodes != ("input",) or all(sublayer.kind != "attention" for sublayer in graph.sublayers)
 
 
 def _is_names(value: Any) -> bool:

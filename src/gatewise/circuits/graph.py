@@ -1,8 +1,9 @@
 """Nodes, ports and edges of a model: plain data that knows nothing about weights.
 
 A *node* writes to the residual stream (`input`, head `a5.h9`, MLP `m8`); a *port* is a place where a node reads (a
-head has `<q>`, `<k>`, `<v>`; an MLP and `logits` have one). A *stage* is a group of nodes that are computed together.
-Every port of a stage sees the same senders, and those are always the first `reads` ones in order of writing.
+head has `<q>`, `<k>`, `<v>`; an MLP and `logits` have one). A *sublayer* is a group of nodes that are computed
+together. Every port of a sublayer sees the same senders, and those are always the first `reads` ones in order of
+writing.
 
 Orders are those of EAP-IG, so that files and matrices can be compared: senders and ports layer by layer, the ports of
 a layer as all q, all k, all v, then the MLP; edges in EAP-IG's order of construction.
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from gatewise.circuits.circuit import Circuit
 
 QKV = Literal["split", "merged"]
-StageKind = Literal["source", "attention", "pointwise", "output"]
+SublayerKind = Literal["source", "attention", "pointwise", "output"]
 Grouping = Literal["port", "node"]  # what an edge goes into
 
 _HEAD_ALIAS = re.compile(r"^[aA](\d{1,9})\.h?(\d{1,9})$")
@@ -35,10 +36,10 @@ _PORT_ALIAS = re.compile(r"^(.*?)(?:<([qkv])>|\.([qkv]))?$")
 
 
 @dataclass(frozen=True)
-class Stage:
+class Sublayer:
     """Nodes that are computed together, and the ports through which they read the first `reads` senders."""
 
-    kind: StageKind
+    kind: SublayerKind
     nodes: tuple[str, ...]  # in order of sender index; empty for the output
     ports: tuple[str, ...]  # in order of port index; empty for a source
     reads: int
@@ -87,9 +88,9 @@ class EdgeNames(Sequence[str]):
 
 @dataclass(frozen=True)
 class Graph:
-    """All edges of a model. Two graphs are equal if their stages are."""
+    """All edges of a model. Two graphs are equal if their sublayers are."""
 
-    stages: tuple[Stage, ...]
+    sublayers: tuple[Sublayer, ...]
     n_layers: int
     n_heads: int
     d_model: int
@@ -104,28 +105,28 @@ class Graph:
         if qkv not in ("split", "merged"):
             raise GatewiseError(f"qkv is 'split' (a port each for q, k and v) or 'merged' (one per head), got {qkv!r}.")
         suffixes = ("<q>", "<k>", "<v>") if qkv == "split" else ("",)
-        stages = [Stage("source", ("input",), (), 0, -1)]
+        sublayers = [Sublayer("source", ("input",), (), 0, -1)]
         written = 1
         for layer in range(n_layers):
             heads = tuple(f"a{layer}.h{head}" for head in range(n_heads))
             ports = tuple(head + suffix for suffix in suffixes for head in heads)
-            stages.append(Stage("attention", heads, ports, written, layer))
+            sublayers.append(Sublayer("attention", heads, ports, written, layer))
             seen_by_mlp = written if parallel else written + n_heads
-            stages.append(Stage("pointwise", (f"m{layer}",), (f"m{layer}",), seen_by_mlp, layer))
+            sublayers.append(Sublayer("pointwise", (f"m{layer}",), (f"m{layer}",), seen_by_mlp, layer))
             written += n_heads + 1
-        stages.append(Stage("output", (), ("logits",), written, n_layers))
-        return cls(tuple(stages), n_layers, n_heads, d_model, parallel, qkv)
+        sublayers.append(Sublayer("output", (), ("logits",), written, n_layers))
+        return cls(tuple(sublayers), n_layers, n_heads, d_model, parallel, qkv)
 
     @classmethod
     def layered(cls, sources: Sequence[str], layers: Sequence[Sequence[str]], d_model: int) -> Graph:
         """The graph of a logic model: sources without inputs, then layers of one-port nodes, then `logits`."""
-        stages = [Stage("source", tuple(sources), (), 0, -1)]
+        sublayers = [Sublayer("source", tuple(sources), (), 0, -1)]
         written = len(sources)
         for index, nodes in enumerate(layers):
-            stages.append(Stage("pointwise", tuple(nodes), tuple(nodes), written, index))
+            sublayers.append(Sublayer("pointwise", tuple(nodes), tuple(nodes), written, index))
             written += len(nodes)
-        stages.append(Stage("output", (), ("logits",), written, len(layers)))
-        return cls(tuple(stages), len(layers), max(map(len, (sources, *layers))), d_model)
+        sublayers.append(Sublayer("output", (), ("logits",), written, len(layers)))
+        return cls(tuple(sublayers), len(layers), max(map(len, (sources, *layers))), d_model)
 
     def receivers(self, grouping: Grouping = "port") -> tuple[str, ...]:
         """What an edge into each port goes into: the port itself, or its node. [port]"""
@@ -141,7 +142,7 @@ class Graph:
     @cached_property
     def senders(self) -> tuple[str, ...]:
         """All writing nodes, in order of sender index."""
-        return tuple(node for stage in self.stages for node in stage.nodes)
+        return tuple(node for sublayer in self.sublayers for node in sublayer.nodes)
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -150,11 +151,11 @@ class Graph:
     @cached_property
     def ports(self) -> tuple[str, ...]:
         """All ports, in order of port index."""
-        return tuple(port for stage in self.stages for port in stage.ports)
+        return tuple(port for sublayer in self.sublayers for port in sublayer.ports)
 
     @cached_property
     def sender_layer(self) -> tuple[int, ...]:
-        return tuple(stage.layer for stage in self.stages for _ in stage.nodes)
+        return tuple(sublayer.layer for sublayer in self.sublayers for _ in sublayer.nodes)
 
     @cached_property
     def port_node(self) -> tuple[str, ...]:
@@ -176,43 +177,43 @@ class Graph:
         return tuple(map(tuple, found))
 
     @cached_property
-    def stage_of_port(self) -> tuple[int, ...]:
-        return tuple(i for i, stage in enumerate(self.stages) for _ in stage.ports)
+    def sublayer_of_port(self) -> tuple[int, ...]:
+        return tuple(i for i, sublayer in enumerate(self.sublayers) for _ in sublayer.ports)
 
     @cached_property
-    def stage_of_sender(self) -> tuple[int, ...]:
-        return tuple(i for i, stage in enumerate(self.stages) for _ in stage.nodes)
+    def sublayer_of_sender(self) -> tuple[int, ...]:
+        return tuple(i for i, sublayer in enumerate(self.sublayers) for _ in sublayer.nodes)
 
     @cached_property
     def port_layer(self) -> tuple[int, ...]:
-        return tuple(stage.layer for stage in self.stages for _ in stage.ports)
+        return tuple(sublayer.layer for sublayer in self.sublayers for _ in sublayer.ports)
 
     @cached_property
     def sender_slices(self) -> tuple[slice, ...]:
-        """Where each stage's nodes stand among the senders."""
-        return _slices([len(stage.nodes) for stage in self.stages])
+        """Where each sublayer's nodes stand among the senders."""
+        return _slices([len(sublayer.nodes) for sublayer in self.sublayers])
 
     @cached_property
     def port_slices(self) -> tuple[slice, ...]:
-        """Where each stage's ports stand among the ports."""
-        return _slices([len(stage.ports) for stage in self.stages])
+        """Where each sublayer's ports stand among the ports."""
+        return _slices([len(sublayer.ports) for sublayer in self.sublayers])
 
     @cached_property
     def _blocks(self) -> tuple[_Block, ...]:
         blocks: list[_Block] = []
         start = 0
         groups: list[tuple[list[int], int]] = []
-        for stage, ports in zip(self.stages, self.port_slices, strict=True):
-            if stage.kind == "source":
+        for sublayer, ports in zip(self.sublayers, self.port_slices, strict=True):
+            if sublayer.kind == "source":
                 continue
             listing = list(range(ports.start, ports.stop))
-            if stage.kind == "attention" and self.qkv == "split":  # listed head by head: q, k, v
-                heads = len(stage.nodes)
+            if sublayer.kind == "attention" and self.qkv == "split":  # listed head by head: q, k, v
+                heads = len(sublayer.nodes)
                 listing = [ports.start + kind * heads + head for head in range(heads) for kind in range(3)]
-            if self.parallel and stage.kind == "pointwise":  # listed with the heads that read the same senders
+            if self.parallel and sublayer.kind == "pointwise":  # listed with the heads that read the same senders
                 groups[-1][0].extend(listing)
             else:
-                groups.append((listing, stage.reads))
+                groups.append((listing, sublayer.reads))
         for listing, reads in groups:
             blocks.append(_Block(tuple(listing), reads, start))
             start += len(listing) * reads

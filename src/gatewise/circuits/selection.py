@@ -70,8 +70,8 @@ class _Connected:
         senders, receivers = graph.edge_sender.cpu().numpy(), port_node[graph.edge_port.cpu().numpy()]
         self.sender: list[int] = senders.tolist()
         self.receiver: list[int] = receivers.tolist()
-        self.stages = [*(np.arange(one.start, one.stop) for one in graph.sender_slices), np.array([self.output])]
-        self.sources = set(self.stages[0].tolist())
+        self.sublayers = [*(np.arange(one.start, one.stop) for one in graph.sender_slices), np.array([self.output])]
+        self.sources = set(self.sublayers[0].tolist())
         # Of the strongest edge from a sender to a receiver; without one, weaker than any. [receiver, sender]
         self.best_rank = np.full((self.output + 1, self.output + 1), graph.n_edges)
         np.minimum.at(self.best_rank, (receivers, senders), self.rank)
@@ -141,15 +141,15 @@ class _Connected:
         there[list(self.included)] = True
         into, onward = np.full(nodes, -1), np.full(nodes, -1)
         weakest, length = np.full(nodes, -1), np.zeros(nodes, dtype=np.int64)  # rank of the way's weakest edge; edges
-        for stage in self.stages[1:]:
-            new = stage[~there[stage]]
+        for sublayer in self.sublayers[1:]:
+            new = sublayer[~there[sublayer]]
             way = np.maximum(weakest, self.best_rank[new]) * nodes + length + 1
             first = (way * self.graph.n_edges + self.best_edge[new]).argmin(axis=1)
             weakest[new], length[new] = np.divmod(way[np.arange(len(new)), first], nodes)
             into[new] = self.best_edge[new, first]
         weakest[:], length[:] = -1, 0
-        for stage in reversed(self.stages[:-1]):
-            new = stage[~there[stage]]
+        for sublayer in reversed(self.sublayers[:-1]):
+            new = sublayer[~there[sublayer]]
             way = np.maximum(weakest[:, None], self.best_rank[:, new]) * nodes + length[:, None] + 1
             first = self.output - way[::-1].argmin(axis=0)
             weakest[new], length[new] = np.divmod(way[first, np.arange(len(new))], nodes)
@@ -159,7 +159,7 @@ class _Connected:
     def _short_ways(self) -> tuple[list[int], list[int]]:
         """The same by single edges: from a source, and to the logits."""
         into, onward = [-1] * (self.output + 1), [-1] * (self.output + 1)
-        from_sources = self.best_rank[:, self.stages[0]].argmin(axis=1)
+        from_sources = self.best_rank[:, self.sublayers[0]].argmin(axis=1)
         for node in range(self.output):
             if node in self.included:
                 continue

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.formats import check_sizes, check_stages
+from gatewise.circuits.formats import check_sizes, check_sublayers
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import as_plain
@@ -19,10 +19,10 @@ from gatewise.files import as_plain
 
 def graph_entry(graph: Graph) -> dict[str, Any]:
     """What a graph can be made of again."""
-    if any(stage.kind == "attention" for stage in graph.stages):
+    if any(sublayer.kind == "attention" for sublayer in graph.sublayers):
         sizes = {"n_layers": graph.n_layers, "n_heads": graph.n_heads, "d_model": graph.d_model}
         return {**sizes, "parallel": graph.parallel, "qkv": graph.qkv}
-    return {"stages": [list(stage.nodes) for stage in graph.stages[:-1]], "d_model": graph.d_model}
+    return {"sublayers": [list(sublayer.nodes) for sublayer in graph.sublayers[:-1]], "d_model": graph.d_model}
 
 
 def pack_circuits(circuits: Sequence[Circuit]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -59,10 +59,10 @@ def unpack_circuits(plain: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> l
 
 def _graph_of(entry: Mapping[str, Any], most_edges: int) -> Graph:
     """The graph, whose sizes are compared with the masks before anything of these sizes is made."""
-    if "stages" in entry:
+    if "sublayers" in entry:
         check_sizes({"d_model": entry["d_model"]}, "its graph")
-        check_stages(entry["stages"], "the stages of its graph")
-        graph = Graph.layered(entry["stages"][0], entry["stages"][1:], entry["d_model"])
+        check_sublayers(entry["sublayers"], "the sublayers of its graph")
+        graph = Graph.layered(entry["sublayers"][0], entry["sublayers"][1:], entry["d_model"])
     else:
         sizes = {name: entry[name] for name in ("n_layers", "n_heads", "d_model")}
         check_sizes(sizes, "its graph")

@@ -70,7 +70,7 @@ def _model_files(model: str) -> list[Path] | None:
     if model in DOWNLOADS:
         place = cached(model)
     elif model in BUILT_IN:
-        place = TINY_FOLDER  # planted models are made in code, which is part of the package
+        place = TINY_FOLDER  # synthetic models are made in code, which is part of the package
     else:
         place = Path(model).expanduser()
     if place is None or not place.exists():

@@ -52,10 +52,11 @@ def discover_command(
     threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
     select: Annotated[str, typer.Option(help="top: the strongest edges; connected: all on a path.")] = "top",
     ablation: Annotated[
-        str, typer.Option(help="What removed edges carry: interchange, or zero, mean, noise (ns only).")
-    ] = "interchange",
+        str, typer.Option(help="What removed edges carry: patching, or zero, mean, noise (ns only).")
+    ] = "patching",
     metric: Annotated[
-        str | None, typer.Option(help="What the search keeps: kl, margin or 'logit difference'; default: the method's.")
+        str | None,
+        typer.Option(help="What the search keeps: kl or logit_diff; default: the method's."),
     ] = None,
     examples: ExamplesOption = 64,
     seed: SeedOption = 0,

@@ -46,8 +46,8 @@ def evaluate_command(
 ) -> None:
     """Evaluate circuit files on held-out pairs: faithful, complete, sparse, accurate?
 
-    Files of several sizes also give MIB's areas over the share of edges: CPR (how much of the margin circuits keep,
-    high is good) and CMD (how far from the model they are, low is good).
+    Files of several sizes also give MIB's areas over the share of edges: CPR (how much of the logit difference circuits
+    keep, high is good) and CMD (how far from the model they are, low is good).
 
     Examples:
 
@@ -84,20 +84,20 @@ def evaluate_command(
 
 
 def _judge(console: Console, one: Evaluation, problems: list[str]) -> None:
-    from gatewise.evaluation.verdicts import complete, doubts, faithful, without_praise
+    from gatewise.evaluation.verdicts import complete, doubts, downgraded, faithful
 
     against = doubts(one, problems)
     remarks = [faithful(one), complete([one])]
-    for remark in (*against, *(without_praise(remarks) if against else remarks)):
+    for remark in (*against, *(downgraded(remarks) if against else remarks)):
         print_remark(console, remark.level, remark.title, remark.text, remark.answer)
 
 
 def _examples(one: Evaluation, pairs: Pairs) -> FoldingTable:
     """Each pair: what the model, the circuit and the rest make of it."""
-    table = FoldingTable("clean prompt", "KL(G||C)", "margin", "of the circuit", "without it", box=box.SIMPLE_HEAD)
+    table = FoldingTable("clean prompt", "KL(G||C)", "logit_diff", "of the circuit", "without it", box=box.SIMPLE_HEAD)
     for column in table.columns[1:]:
         column.justify = "right"
     for example, row in zip(pairs, one.per_example, strict=True):
-        names = ("circuit_kl_from_full", "full_margin", "circuit_margin", "complement_margin")
+        names = ("circuit_kl_from_full", "full_logit_diff", "circuit_logit_diff", "complement_logit_diff")
         table.add_row(Text(example.clean), *(f"{row[name]:.2f}" for name in names))
     return table

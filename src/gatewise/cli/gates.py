@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.console import Console
 
-from gatewise.cli.interaction import found_table
+from gatewise.cli.gate_test import found_table
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gatewise.circuits.graph import Grouping
     from gatewise.gates.discovery import Agreement
     from gatewise.gates.labels import Gates, Rule
-    from gatewise.gates.testing.search import Interactions
+    from gatewise.gates.testing.search import GateTests
     from gatewise.models.model import Model
     from gatewise.tasks import Task
 
@@ -80,7 +80,7 @@ def gates_command(
 
     ```
     gatewise gates tiny --edges 100 --out gates.safetensors --draw it.svg
-    gatewise gates planted:combined --method acdc --threshold 0.01 --test
+    gatewise gates synthetic:combined --method acdc --threshold 0.01 --test
     gatewise gates tiny --task sa --edges 50 -n 8 --json
     ```
     """
@@ -137,19 +137,19 @@ class _Measures:
 
     tested: dict[str, TestedLabel] | None = None
     agreement: Agreement | None = None
-    interactions: Interactions | None = None
+    interactions: GateTests | None = None
 
     def test(self, model: Model, task: Task, gates: Gates, memory: str | None) -> None:
         from gatewise.gates.discovery import label_agreement
         from gatewise.gates.testing.gate_test import FEWEST
-        from gatewise.gates.testing.pair_tables import labels_by_test, truth_tables
-        from gatewise.gates.testing.search import find_interactions
+        from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
+        from gatewise.gates.testing.search import test_gates
 
-        self.tested = labels_by_test(truth_tables(model, task.train, gates.sound, memory=memory))
+        self.tested = labels_by_test(test_edge_pairs(model, task.train, gates.sound, memory=memory))
         self.agreement = label_agreement(gates, self.tested)
         if min(len(task.train), len(task.test)) >= FEWEST:
             search = task.train[:_SEARCHED]
-            found = find_interactions(model, search, test=task.test, of=gates.sound, memory=memory)
+            found = test_gates(model, search, test=task.test, of=gates.sound, memory=memory)
             self.interactions = found
 
     def to_json(self) -> dict[str, Any]:
@@ -199,12 +199,12 @@ def _show(gates: Gates, measures: _Measures, out: Path | None) -> None:
         console.print(f"written to {out}", highlight=False, markup=False)
 
 
-def _show_interactions(console: Console, found: Interactions) -> None:
+def _show_interactions(console: Console, found: GateTests) -> None:
     if len(found):
         console.print(found_table(found))
     console.print(
         f"{len(found)} of {len(found.tested)} gates tested on held-out pairs stand, of {found.looked_at} receivers; "
-        f"shares of the margin between the runs.",
+        f"normalised effects between the runs.",
         highlight=False,
     )
 

@@ -16,8 +16,8 @@ import typer
 from gatewise.cli.compare import compare_command
 from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import evaluate_command
+from gatewise.cli.gate_test import test_gate_command
 from gatewise.cli.gates import gates_command
-from gatewise.cli.interaction import interaction_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
@@ -71,7 +71,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Measure, compare, exchange": {
         "evaluate": evaluate_command,
-        "interaction": interaction_command,
+        "test-gate": test_gate_command,
         "compare": compare_command,
         "conflict": conflict_command,
         "reconcile": reconcile_command,

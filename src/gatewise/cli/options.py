@@ -150,8 +150,8 @@ def load(name: str, machine: Machine) -> Model:
 
 
 def load_task(model: str, task: str, machine: Machine, *, examples: int, seed: int) -> tuple[Model, Task]:
-    """A model and a task for it; planted models bring their own pairs."""
-    from gatewise.models.synthetic.logic_model import planted_pairs
+    """A model and a task for it; synthetic models bring their own pairs."""
+    from gatewise.models.synthetic.logic_model import synthetic_pairs
     from gatewise.tasks import Task
     from gatewise.tasks import task as make_task
     from gatewise.tasks.task_files import SUFFIXES, read_lines
@@ -160,11 +160,11 @@ def load_task(model: str, task: str, machine: Machine, *, examples: int, seed: i
         read_lines(Path(task))  # what cannot be read is said before a large model is loaded
     loaded = load(model, machine)
     reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
-    if not model.startswith("planted:"):
+    if not model.startswith("synthetic:"):
         return loaded, make_task(task, loaded, examples=examples, seed=seed, **reading)
     if machine.bos is not None or machine.first_token:
         raise GatewiseError(f"{model} reads no text: leave out --bos, --no-bos and --first-token.")
-    pairs = planted_pairs(8)  # all alike, and as many as an interval needs
+    pairs = synthetic_pairs(8)  # all alike, and as many as an interval needs
     return loaded, Task(pairs.name, pairs, pairs, seed, bos=False)
 
 

@@ -200,7 +200,7 @@ def _show(answer: Reconciliation, trials: Sequence[TriedRemoval], out: Path | No
 
 def _table(trials: Sequence[TriedRemoval]) -> FoldingTable:
     tasks = {one.task: "kept" if one.keep else "removed" for one in trials}
-    table = FoldingTable("removed", "edges", box=box.SIMPLE_HEAD, caption="accuracy, share of the margin, KL")
+    table = FoldingTable("removed", "edges", box=box.SIMPLE_HEAD, caption="accuracy, normalised effect, KL")
     for task, role in tasks.items():
         table.add_column(f"{task} ({role})", justify="right")
     by_removal: dict[str, dict[str, TriedRemoval]] = {}

@@ -41,9 +41,9 @@ from gatewise.files import as_plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatewise.gates.testing.gate_test import Interaction
+    from gatewise.gates.testing.gate_test import GateTest
     from gatewise.report.data import Command
-    from gatewise.report.investigation import Investigation
+    from gatewise.report.investigation import Report
 
 _GATES_SHOWN = 4
 _SHOWN_ONLY = ("title", "searched", "gate lines")  # of an answer: not in its JSON
@@ -98,12 +98,12 @@ def run_command(
         parameters = parse_parameters(method, settings or [])
         smaller = None if sizes is None else whole_numbers("--sizes", sizes)
         make_folder(folder)
-        from gatewise.report.investigation import investigate
+        from gatewise.report.investigation import make_report
 
         kept = open_store(str(folder / "store") if store is None else store)
         loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
         with warnings_as_lines():
-            found = investigate(
+            found = make_report(
                 loaded,
                 made,
                 method,
@@ -146,7 +146,7 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")
 
 
-def _answer(found: Investigation, files: list[Path], command: Command) -> dict[str, Any]:
+def _answer(found: Report, files: list[Path], command: Command) -> dict[str, Any]:
     """What is printed, as plain data."""
     from gatewise.report.data import report_data
 
@@ -187,7 +187,7 @@ def _show(answer: Mapping[str, Any]) -> None:
         console.print(Text.assemble((f"  {step['why']}", "dim"), how), soft_wrap=True)
 
 
-def _gate_line(gate: Interaction) -> str:
+def _gate_line(gate: GateTest) -> str:
     """How each group acts, by the interval of its gate index, and the largest interaction."""
     names, size = gate.interaction
     indices = {name: index for name, index in gate.intervals["gamma"].items() if not math.isnan(index.value)}
@@ -195,5 +195,6 @@ def _gate_line(gate: Interaction) -> str:
         f"{name} {gate.group_labels[name]} ({one.value:+.2f}, {one.low:+.2f} to {one.high:+.2f})"
         for name, one in indices.items()
     ]
-    stands = "" if gate.confirmed is None else ", confirmed" if gate.confirmed else ", not confirmed"
-    return f"{gate.receiver}: {', '.join(acts)}; {' x '.join(sorted(names))} {size.value:+.2f} of the margin{stands}"
+    significant = "" if gate.confirmed is None else ", confirmed" if gate.confirmed else ", not confirmed"
+    strongest = f"{' x '.join(sorted(names))} {size.value:+.2f} of the logit difference"
+    return f"{gate.receiver}: {', '.join(acts)}; {strongest}{significant}"

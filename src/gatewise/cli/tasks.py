@@ -59,7 +59,7 @@ def show_task(
     seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show examples of a task, with the probabilities a model gives to right and wrong answers on both sides.
+    """Show examples of a task, with the probabilities a model gives to correct and incorrect answers on both sides.
 
     Examples:
 
@@ -83,7 +83,7 @@ def show_task(
     console.print(_table(shown))
     console.print(
         f"{made.name} for {loaded.name}, seed {seed}, {'with' if made.bos else 'without'} BOS. "
-        f"Probabilities are totals over the right and over the wrong answers.",
+        f"Probabilities are totals over the right and over the incorrect answers.",
         markup=False,
         highlight=False,
     )
@@ -155,8 +155,9 @@ def check_task(
 
 def _said(one: Ability) -> str:
     return (
-        f"right over wrong {one.right_over_wrong:.1%}, right as the most probable word {one.top_is_right:.1%}, margin "
-        f"{one.margin_clean:.2f} clean, {one.margin_corrupted:.2f} corrupted"
+        f"pairwise accuracy {one.pairwise_accuracy:.1%}, right as the most probable word {one.top1_accuracy:.1%}, "
+        f"logit difference "
+        f"{one.logit_diff_clean:.2f} clean, {one.logit_diff_corrupted:.2f} corrupted"
     )
 
 
@@ -180,7 +181,7 @@ def measure_tasks(
     seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how well a model does tasks: accuracies and margins on held-out pairs.
+    """Measure how well a model does tasks: accuracies and logit differences on held-out pairs.
 
     Examples:
 
@@ -204,23 +205,29 @@ def measure_tasks(
 
 def _abilities(found: dict[str, Ability]) -> FoldingTable:
     table = FoldingTable(
-        "task", "pairs", "right over wrong", "top is right", "margin clean", "margin corrupted", box=None
+        "task",
+        "pairs",
+        "pairwise accuracy",
+        "top is right",
+        "logit difference clean",
+        "logit difference corrupted",
+        box=None,
     )
     for column in table.columns[1:]:
         column.justify = "right"
     for name, one in found.items():
-        shares = (f"{one.right_over_wrong:.1%}", f"{one.top_is_right:.1%}")
-        table.add_row(name, str(one.pairs), *shares, f"{one.margin_clean:.2f}", f"{one.margin_corrupted:.2f}")
+        shares = (f"{one.pairwise_accuracy:.1%}", f"{one.top1_accuracy:.1%}")
+        table.add_row(name, str(one.pairs), *shares, f"{one.logit_diff_clean:.2f}", f"{one.logit_diff_corrupted:.2f}")
     return table
 
 
 def _table(shown: list[Preview]) -> FoldingTable:
-    table = FoldingTable("prompt", "right", "wrong", "P(right)", "P(wrong)", show_lines=False)
+    table = FoldingTable("prompt", "correct", "incorrect", "P(right)", "P(wrong)", show_lines=False)
     for example in shown:
-        right, wrong = _answers(example.right), _answers(example.wrong)
+        correct, incorrect = _answers(example.correct), _answers(example.incorrect)
         clean = (f"{example.right_on_clean:.3f}", f"{example.wrong_on_clean:.3f}")
         corrupted = (f"{example.right_on_corrupted:.3f}", f"{example.wrong_on_corrupted:.3f}")
-        table.add_row(Text(example.clean), right, wrong, *clean)
+        table.add_row(Text(example.clean), correct, incorrect, *clean)
         table.add_row(Text(example.corrupted, style="dim"), "", "", *corrupted, end_section=True)
     return table
 

@@ -2,13 +2,13 @@
 
     score[u -> r] = sum over positions and dimensions of  (corrupted_u - clean_u) . dL / d(input of port r)
 
-L is the setting's metric, by default the pairs' margin. With all edges kept, the ports of a stage read the same
-residual stream, so that a plain run suffices, gone back through stage by stage. What it tells at a stage of attention
-is the gradient at every query, key and value *per query head*, before head norm and rotary embedding. What is left
-between there and the port is a projection and a norm, whose transposed Jacobian is applied in `_gather` and
-`_spell_out`. All scores of a stage are then one matrix product; and the ports' gradients sum up to the stream's, which
-saves going back through the projections once more. Scores are linear in the gradients, so that those of several runs
-(EAP-IG) are summed while they are small.
+L is the setting's metric, by default the pairs' logit difference. With all edges kept, the ports of a sublayer read the
+same residual stream, so that a plain run suffices, gone back through sublayer by sublayer. What it tells at a sublayer
+of attention is the gradient at every query, key and value *per query head*, before head norm and rotary embedding. What
+is left between there and the port is a projection and a norm, whose transposed Jacobian is applied in `_gather` and
+`_spell_out`. All scores of a sublayer are then one matrix product; and the ports' gradients sum up to the stream's,
+which saves going back through the projections once more. Scores are linear in the gradients, so that those of several
+runs (EAP-IG) are summed while they are small.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from gatewise.models.components import KINDS, Attention, KeysValues, Pointwise, 
 from gatewise.models.model import Model
 
 Wrote = Callable[[slice, Tensor], None]  # which senders, their outputs at the last columns [sender, example, column, d]
-_RUNS_AT_ONCE = 8  # whose gradients are held together: saves time, costs a residual stream per attention stage and run
+_RUNS_AT_ONCE = (
+    8  # whose gradients are held together: saves time, costs a residual stream per attention sublayer and run
+)
 
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """What one stage did during a run, with what it takes to go back through it."""
+    """What one sublayer did during a run, with what it takes to go back through it."""
 
     x: Tensor  # the residual stream it reads. [example, window, d]
     points: tuple[Tensor, ...]  # q, k and v [head, example, window, dimension]; or the ports [node, example, window, d]
@@ -44,25 +46,26 @@ class _Reading:
 class _Run:
     """A plain run with all edges."""
 
-    readings: list[_Reading]  # of all stages
+    readings: list[_Reading]  # of all sublayers
     last: Tensor  # the residual that is unembedded. [example, 1, d]
 
 
 @dataclass(frozen=True, eq=False)
-class StageGradient:
-    """The gradient at a stage's ports, of one run or summed over several, before it is spelt out.
+class SublayerGradient:
+    """The gradient at a sublayer's ports, of one run or summed over several, before it is spelt out.
 
-    Pointwise stages: as it is. Attention: what goes back through the projections, and for each run what the norm takes
-    away from it, a multiple of the standardised residual stream. That is tens of times smaller than the ports' own.
+    Pointwise sublayers: as it is. Attention: what goes back through the projections, and for each run what the norm
+    takes away from it, a multiple of the standardised residual stream. That is tens of times smaller than the ports'
+    own.
     """
 
     direct: tuple[Tensor, ...]  # like a reading's points
     along: tuple[Tensor, ...] = ()  # for each run: [q, k and v ports, example, window, 1]
     standard: tuple[Tensor, ...] = ()  # for each run: [example, window, d]
 
-    def __add__(self, other: StageGradient) -> StageGradient:
+    def __add__(self, other: SublayerGradient) -> SublayerGradient:
         direct = tuple(a + b for a, b in zip(self.direct, other.direct, strict=True))
-        return StageGradient(direct, self.along + other.along, self.standard + other.standard)
+        return SublayerGradient(direct, self.along + other.along, self.standard + other.standard)
 
 
 class Attribution:
@@ -71,9 +74,9 @@ class Attribution:
     def __init__(self, setting: Setting, batch: Batch) -> None:
         self.setting, self.batch = setting, batch
         self.model, self.pairs = setting.model, batch.pairs
-        self.layout = lay_out(self.model, self.pairs, share_prefix=setting.ablation == "interchange")
+        self.layout = lay_out(self.model, self.pairs, share_prefix=setting.ablation == "patching")
         self.prefix = prefix_of(self.model, self.pairs.clean, self.layout)
-        self._stages = (*self.model.stages, None)  # the logits are the last
+        self._sublayers = (*self.model.sublayers, None)  # the logits are the last
         self._columns = _columns(self.model, self.layout.window)
         shape = (len(self.model.graph.senders), len(self.pairs), self.layout.window, self.model.d_model)
         self._difference = torch.empty(shape, dtype=_fine(self.model.dtype), device=self.model.device)
@@ -99,7 +102,7 @@ class Attribution:
         total = self._scores(runs.pop("ns"), metric, buffer)  # step m is the clean run
         first, last = (self._embed(tokens).sum(dim=0) for tokens in (self.pairs.corrupted, self.pairs.clean))
         for begin in range(1, steps, _RUNS_AT_ONCE):
-            sums: list[StageGradient] = []
+            sums: list[SublayerGradient] = []
             for step in range(begin, min(begin + _RUNS_AT_ONCE, steps)):
                 found = self._gradients(self._run(torch.lerp(first, last, step / steps)), metric)
                 sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
@@ -123,7 +126,7 @@ class Attribution:
         def take_away(nodes: slice, out: Tensor) -> None:
             difference[nodes, :, -out.shape[2] :] -= out
 
-        if self.setting.ablation == "interchange":
+        if self.setting.ablation == "patching":
             runs["dn"] = self._side(self.pairs.corrupted, fill, graph="dn" in directions)
         else:
             difference.copy_(self.setting.runs(self.batch, keep=False).corrupted.outputs)
@@ -146,12 +149,12 @@ class Attribution:
         readings: list[_Reading] = []
 
         def write(index: int, x: Tensor) -> Tensor:
-            stage, columns = self.model.stages[index], self._columns[index]
+            sublayer, columns = self.model.sublayers[index], self._columns[index]
             with torch.set_grad_enabled(graph):
-                if isinstance(stage, Attention):
-                    reading, out = self._attend(stage, x, self.prefix[index], columns)
+                if isinstance(sublayer, Attention):
+                    reading, out = self._attend(sublayer, x, self.prefix[index], columns)
                 else:
-                    reading, out = self._apply(stage, x[:, -columns:])
+                    reading, out = self._apply(sublayer, x[:, -columns:])
             if graph:
                 readings.append(reading)
             if wrote is not None:
@@ -160,19 +163,23 @@ class Attribution:
 
         return _Run(readings, walk(self.model, start, write)[-1][:, -1:])
 
-    def _attend(self, stage: Attention, x: Tensor, prefix: KeysValues | None, columns: int) -> tuple[_Reading, Tensor]:
+    def _attend(
+        self, sublayer: Attention, x: Tensor, prefix: KeysValues | None, columns: int
+    ) -> tuple[_Reading, Tensor]:
         """What the heads write at the last columns. [head, example, column, d]"""
-        normed = stage.normed(x[None])
-        points = tuple(_leaf(stage.per_head(projection(normed))) for projection in (stage.q, stage.k, stage.v))
-        q, k, v = (stage.place(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
-        z = stage.attend(q[:, :, -columns:], k, v, self.layout, stage.prefix_per_head(prefix))
-        out = z if stage.joint_norm is None else stage.write_sum(z)
-        return _Reading(x, points, out), stage.write(z.detach())
+        normed = sublayer.normed(x[None])
+        points = tuple(
+            _leaf(sublayer.per_head(projection(normed))) for projection in (sublayer.q, sublayer.k, sublayer.v)
+        )
+        q, k, v = (sublayer.place(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
+        z = sublayer.attend(q[:, :, -columns:], k, v, self.layout, sublayer.prefix_per_head(prefix))
+        out = z if sublayer.joint_norm is None else sublayer.write_sum(z)
+        return _Reading(x, points, out), sublayer.write(z.detach())
 
-    def _apply(self, stage: Pointwise, x: Tensor) -> tuple[_Reading, Tensor]:
+    def _apply(self, sublayer: Pointwise, x: Tensor) -> tuple[_Reading, Tensor]:
         """What the nodes write. [node, example, column, d]"""
-        ports = _leaf(x.expand(stage.n_nodes, *x.shape))
-        out = stage(ports)
+        ports = _leaf(x.expand(sublayer.n_nodes, *x.shape))
+        out = sublayer(ports)
         return _Reading(x, (ports,), out), out.detach()
 
     def _scores(self, run: _Run, metric: Distance, buffer: Tensor) -> Tensor:
@@ -180,7 +187,7 @@ class Attribution:
         graph = self.model.graph
         scores = self._difference.new_zeros(len(graph.ports), len(graph.senders))
 
-        def through(index: int, gradient: StageGradient) -> Tensor:
+        def through(index: int, gradient: SublayerGradient) -> Tensor:
             into_ports = self._spell_out(index, gradient, buffer)
             self._score(scores, index, into_ports)
             return into_ports.sum(dim=0)
@@ -188,63 +195,65 @@ class Attribution:
         self._go_back(run, metric, through)
         return scores
 
-    def _gradients(self, run: _Run, metric: Distance) -> list[StageGradient]:
-        """Of one run at all stages and the logits, not spelt out."""
-        found: list[StageGradient] = []
+    def _gradients(self, run: _Run, metric: Distance) -> list[SublayerGradient]:
+        """Of one run at all sublayers and the logits, not spelt out."""
+        found: list[SublayerGradient] = []
 
-        def through(index: int, gradient: StageGradient) -> Tensor:
+        def through(index: int, gradient: SublayerGradient) -> Tensor:
             found.append(gradient)
-            return _through_all(self._stages[index], gradient)
+            return _through_all(self._sublayers[index], gradient)
 
         self._go_back(run, metric, through)
         return found[::-1]
 
     @torch.no_grad()
-    def _go_back(self, run: _Run, metric: Distance, through: Callable[[int, StageGradient], Tensor]) -> None:
+    def _go_back(self, run: _Run, metric: Distance, through: Callable[[int, SublayerGradient], Tensor]) -> None:
         """Go back through a run from the metric's sum, which frees it: each example's gradient is its own.
 
-        through: what becomes of a stage's gradient at its ports (the logits are the last stage); gives the gradient at
-        the stream that they read.
+        through: what becomes of a sublayer's gradient at its ports (the logits are the last sublayer); gives the
+        gradient at the stream that they read.
         """
-        specs, nodes = self.model.graph.stages[1:], self.model.graph.sender_slices
+        specs, nodes = self.model.graph.sublayers[1:], self.model.graph.sender_slices
         with torch.enable_grad():
             last = _leaf(run.last)
             (into_last,) = torch.autograd.grad(metric(self.model.unembed(last[:, 0])).sum(), last)
-        gradient = StageGradient((into_last[None].to(self._difference),))
-        current = through(len(self.model.stages), gradient)
+        gradient = SublayerGradient((into_last[None].to(self._difference),))
+        current = through(len(self.model.sublayers), gradient)
         earlier: dict[int, Tensor] = {}  # gradients at streams, by the number of senders that have written
-        for index in reversed(range(len(self.model.stages))):
+        for index in reversed(range(len(self.model.sublayers))):
             later = earlier.pop(nodes[index + 1].stop, None)
             current = current if later is None else _plus(current, later)
-            gradient = _gather(self.model.stages[index], run.readings.pop(), current[:, -self._columns[index] :])
+            gradient = _gather(self.model.sublayers[index], run.readings.pop(), current[:, -self._columns[index] :])
             into_x, reads = through(index, gradient), specs[index].reads
             earlier[reads] = _plus(into_x, earlier[reads]) if reads in earlier else into_x
 
     def _buffer(self) -> Tensor:
-        """For the gradients at the ports of any stage of attention: fresh memory is slow."""
-        heads = max((stage.n_heads for stage in self.model.stages if isinstance(stage, Attention)), default=0)
+        """For the gradients at the ports of any sublayer of attention: fresh memory is slow."""
+        heads = max(
+            (sublayer.n_heads for sublayer in self.model.sublayers if isinstance(sublayer, Attention)), default=0
+        )
         return self._difference.new_empty(3 * heads, *self._difference.shape[1:])
 
-    def _spell_out(self, index: int, gradient: StageGradient, buffer: Tensor) -> Tensor:
-        """The gradient at every port of a stage. [port, example, column, d]; of attention in the buffer"""
-        stage = self._stages[index]
-        if not isinstance(stage, Attention):
+    def _spell_out(self, index: int, gradient: SublayerGradient, buffer: Tensor) -> Tensor:
+        """The gradient at every port of a sublayer. [port, example, column, d]; of attention in the buffer"""
+        sublayer = self._sublayers[index]
+        if not isinstance(sublayer, Attention):
             return gradient.direct[0]
-        _spell_out(stage, gradient, buffer)
-        return buffer if self.model.graph.qkv == "split" else buffer.unflatten(0, (3, stage.n_heads)).sum(dim=0)
+        _spell_out(sublayer, gradient, buffer)
+        return buffer if self.model.graph.qkv == "split" else buffer.unflatten(0, (3, sublayer.n_heads)).sum(dim=0)
 
     def _score(self, scores: Tensor, index: int, into_ports: Tensor) -> None:
-        """Add a stage's scores."""
+        """Add a sublayer's scores."""
         graph = self.model.graph
-        reads = graph.stages[index + 1].reads
+        reads = graph.sublayers[index + 1].reads
         seen = self._difference[:reads, :, -into_ports.shape[2] :]
         scores[graph.port_slices[index + 1], :reads] += into_ports.flatten(1) @ seen.flatten(1).T
 
 
 def _columns(model: Model, window: int) -> list[int]:
-    """At how many last columns each stage matters: one if no attention reads it, since the logits do there only."""
-    specs = zip(model.stages, model.graph.stages[1:-1], strict=True)
-    read = max((spec.reads for stage, spec in specs if isinstance(stage, Attention)), default=0)
+    """At how many last columns each sublayer matters: one if no attention reads it, since the logits do there only."""
+    specs = zip(model.sublayers, model.graph.sublayers[1:-1], strict=True)
+    read = max((spec.reads for sublayer, spec in specs if isinstance(sublayer, Attention)), default=0)
     return [window if nodes.start < read else 1 for nodes in model.graph.sender_slices[1:-1]]
 
 
@@ -265,42 +274,44 @@ def _fine(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _gather(stage: Attention | Pointwise, reading: _Reading, into_stream: Tensor) -> StageGradient:
-    """Take the gradient at the stream through a stage and the norm before it, but not yet through the projections.
+def _gather(sublayer: Attention | Pointwise, reading: _Reading, into_stream: Tensor) -> SublayerGradient:
+    """Take the gradient at the stream through a sublayer and the norm before it, but not yet through the projections.
 
     With x^ = x (centred) times `scale`, the norm's Jacobian transposed takes g to
     scale (w g - mean(w g) - x^ mean(x^ w g));  a root-mean-square norm has no mean(w g).
     Here g = W dq, so that the last mean is dq . (W^T w x^) / d: the query without its constant part, times dq.
     """
     fine, into = into_stream.dtype, into_stream.to(reading.out.dtype)
-    if not isinstance(stage, Attention):
-        return StageGradient(tuple(g.to(fine) for g in _autograd(reading, into.expand_as(reading.out))))
-    if stage.joint_norm is None:
-        into = stage.gathered_from(into)
+    if not isinstance(sublayer, Attention):
+        return SublayerGradient(tuple(g.to(fine) for g in _autograd(reading, into.expand_as(reading.out))))
+    if sublayer.joint_norm is None:
+        into = sublayer.gathered_from(into)
     gradients = [gradient.to(fine) for gradient in _autograd(reading, into)]
-    if stage.norm is None:
-        return StageGradient(tuple(gradients))
-    standard, scale = stage.norm.standardise(reading.x.to(fine))
-    zero = torch.zeros_like(reading.x[:1, :1]) if stage.norm.bias is None else stage.norm.bias.expand(1, 1, -1)
+    if sublayer.norm is None:
+        return SublayerGradient(tuple(gradients))
+    standard, scale = sublayer.norm.standardise(reading.x.to(fine))
+    zero = torch.zeros_like(reading.x[:1, :1]) if sublayer.norm.bias is None else sublayer.norm.bias.expand(1, 1, -1)
     direct, along = [], []
-    for projection, point, gradient in zip((stage.q, stage.k, stage.v), reading.points, gradients, strict=True):
+    for projection, point, gradient in zip(
+        (sublayer.q, sublayer.k, sublayer.v), reading.points, gradients, strict=True
+    ):
         direct.append(gradient * scale)
-        constant = stage.per_head(projection(zero[None]))
+        constant = sublayer.per_head(projection(zero[None]))
         along.append(((point - constant) * direct[-1]).sum(dim=-1, keepdim=True) / standard.shape[-1])
-    return StageGradient(tuple(direct), (torch.cat(along),), (standard,))
+    return SublayerGradient(tuple(direct), (torch.cat(along),), (standard,))
 
 
 def _autograd(reading: _Reading, into_out: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(reading.out, reading.points, into_out, materialize_grads=True)
 
 
-def _through_all(stage: Attention | Pointwise | None, gradient: StageGradient) -> Tensor:
-    """The sum of the gradients at a stage's ports, of one run. [example, column, d]"""
-    if not isinstance(stage, Attention):
+def _through_all(sublayer: Attention | Pointwise | None, gradient: SublayerGradient) -> Tensor:
+    """The sum of the gradients at a sublayer's ports, of one run. [example, column, d]"""
+    if not isinstance(sublayer, Attention):
         return gradient.direct[0].sum(dim=0)
     parts = []
-    for projection, direct in zip((stage.q, stage.k, stage.v), gradient.direct, strict=True):
-        weight = _with_norm(stage, projection, direct.dtype)
+    for projection, direct in zip((sublayer.q, sublayer.k, sublayer.v), gradient.direct, strict=True):
+        weight = _with_norm(sublayer, projection, direct.dtype)
         grouped = direct.unflatten(0, (len(weight), -1)).sum(dim=1)
         parts.append(grouped.movedim(0, -2).flatten(-2) @ weight.transpose(1, 2).flatten(0, 1))
     total: Tensor = parts[0] + parts[1] + parts[2]
@@ -309,22 +320,22 @@ def _through_all(stage: Attention | Pointwise | None, gradient: StageGradient) -
     return total
 
 
-def _spell_out(stage: Attention, gradient: StageGradient, out: Tensor) -> None:
+def _spell_out(sublayer: Attention, gradient: SublayerGradient, out: Tensor) -> None:
     """The gradient at every port of attention, all q, all k, all v. out: [port, example, window, d]"""
-    blocks = out.split(stage.n_heads)
-    for projection, direct, block in zip((stage.q, stage.k, stage.v), gradient.direct, blocks, strict=True):
-        weight = _with_norm(stage, projection, out.dtype)
+    blocks = out.split(sublayer.n_heads)
+    for projection, direct, block in zip((sublayer.q, sublayer.k, sublayer.v), gradient.direct, blocks, strict=True):
+        weight = _with_norm(sublayer, projection, out.dtype)
         groups, d, size = weight.shape  # query heads of a group share a weight
         torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
     for along, standard in zip(gradient.along, gradient.standard, strict=True):
         out.addcmul_(along, standard, value=-1)
 
 
-def _with_norm(stage: Attention, projection: Projection, dtype: torch.dtype) -> Tensor:
+def _with_norm(sublayer: Attention, projection: Projection, dtype: torch.dtype) -> Tensor:
     """A projection's weight with the norm's weight and mean (see `_gather`) applied: it is smaller than gradients."""
     weight = projection.weight.to(dtype)
-    if stage.norm is not None:
-        weight = weight * stage.norm.weight.to(dtype)[:, None]
-        if stage.norm.center:
+    if sublayer.norm is not None:
+        weight = weight * sublayer.norm.weight.to(dtype)[:, None]
+        if sublayer.norm.center:
             weight = weight - weight.mean(dim=1, keepdim=True)
     return weight

@@ -41,7 +41,7 @@ class Metric:
         """The metric of every example. [..., example]"""
         if self.function is None:
             raise GatewiseError(
-                "KL is a distance between two runs; one run has none. Use the margin, or another metric."
+                "KL is a distance between two runs; one run has none. Use the logit difference, or another metric."
             )
         found = self.function(logits, pairs)
         if found.shape != logits.shape[:-1]:
@@ -67,20 +67,15 @@ def _kl(log_p: Tensor, logits: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - logits.float().log_softmax(dim=-1))).sum(dim=-1)
 
 
-def _logit_difference(logits: Tensor, pairs: Pairs) -> Tensor:
-    return replace(pairs, margin_kind="logit").margin(logits)
-
-
 KL = Metric("kl", None)
 
 
-def _margin(logits: Tensor, pairs: Pairs) -> Tensor:
-    return pairs.margin(logits)
+def _logit_diff(logits: Tensor, pairs: Pairs) -> Tensor:
+    return pairs.logit_diff(logits)
 
 
-MARGIN = Metric("margin", _margin)
-LOGIT_DIFFERENCE = Metric("logit difference", _logit_difference)
-_NAMED = {metric.name: metric for metric in (MARGIN, KL, LOGIT_DIFFERENCE)}
+LOGIT_DIFF = Metric("logit_diff", _logit_diff)
+_NAMED = {metric.name: metric for metric in (LOGIT_DIFF, KL)}
 
 
 def metric_of(given: str | Metric | MetricFunction | None) -> Metric | None:
@@ -124,22 +119,21 @@ class Deviation:
         return found, torch.zeros_like(found)
 
 
-def residual_values(model: Model, pairs: Pairs, metric: Metric = MARGIN) -> Callable[[Tensor], Tensor]:
+def residual_values(model: Model, pairs: Pairs, metric: Metric = LOGIT_DIFF) -> Callable[[Tensor], Tensor]:
     """A function from last residuals [..., example, d] to the metric [..., example] in float64.
 
-    Only the answers are unembedded where that is enough: for margins of logits.
+    Only the answers are unembedded where that is enough: for logit differences of logits.
     """
-    of_logits = metric == LOGIT_DIFFERENCE or (metric == MARGIN and pairs.margin_kind != "probability")
-    if not of_logits:
+    if metric != LOGIT_DIFF or pairs.difference == "probability":
         return lambda residual: metric.value(model.unembed(residual), pairs).double()
-    words = torch.unique(torch.cat([pairs.right.flatten(), pairs.wrong.flatten()]))
+    words = torch.unique(torch.cat([pairs.correct.flatten(), pairs.incorrect.flatten()]))
     words = words[words >= 0]
     place = torch.full((model.vocabulary_size,), -1)
     place[words] = torch.arange(len(words))
     among = replace(
         pairs,
-        right=torch.where(pairs.right >= 0, place[pairs.right], pairs.right),
-        wrong=torch.where(pairs.wrong >= 0, place[pairs.wrong], pairs.wrong),
+        correct=torch.where(pairs.correct >= 0, place[pairs.correct], pairs.correct),
+        incorrect=torch.where(pairs.incorrect >= 0, place[pairs.incorrect], pairs.incorrect),
     )
     rows = model.head[words.to(model.device)]
 

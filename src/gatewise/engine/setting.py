@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.engine.metrics import MARGIN, Metric, MetricFunction, metric_of
+from gatewise.engine.metrics import LOGIT_DIFF, Metric, MetricFunction, metric_of
 from gatewise.engine.runs.activations import (
     Ablation,
     BothRuns,
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
 class Setting:
     """What a search, an evaluation or a test is about: a model on pairs, and what removed edges carry there.
 
-    ablation: `interchange` (the other run), or `zero`, `mean` or `noise`, which have one direction only.
+    ablation: `patching` (the other run), or `zero`, `mean` or `noise`, which have one direction only.
     metric: what is measured; None: what each method or measure takes by itself. seed: of noise ablation.
     memory: bytes of activations at a time, or text such as '8GB'; runs are kept for later calls while they fit it.
     """
@@ -66,7 +66,7 @@ class Setting:
         model: Model,
         pairs: Pairs,
         *,
-        ablation: Ablation = "interchange",
+        ablation: Ablation = "patching",
         metric: AnyMetric = None,
         seed: int = 0,
         memory: Memory = None,
@@ -135,13 +135,13 @@ class Setting:
 
     @property
     def value(self) -> Metric:
-        """The metric that has a value for every run: the chosen one, or the pairs' margin."""
-        return MARGIN if self.metric is None or self.metric.function is None else self.metric
+        """The metric that has a value for every run: the chosen one, or the pairs' logit difference."""
+        return LOGIT_DIFF if self.metric is None or self.metric.function is None else self.metric
 
     def batches(self, *, gradient: bool = False) -> list[Batch]:
         """Consecutive examples that fit the memory together."""
         if gradient not in self._batches:
-            shared = self.ablation == "interchange"
+            shared = self.ablation == "patching"
             parts = batches(self.model, self.pairs, self.memory, gradient=gradient, share_prefix=shared)
             self._batches[gradient] = [Batch(*part) for part in parts]
         return self._batches[gradient]
@@ -159,7 +159,7 @@ class Setting:
         return found
 
     def _run(self, batch: Batch) -> BothRuns:
-        if self.ablation == "interchange":
+        if self.ablation == "patching":
             return both_runs(self.model, batch.pairs)
         return ablated_runs(
             self.model,

@@ -17,7 +17,7 @@ from gatewise.tasks.pairs import Pairs
 
 
 @dataclass(frozen=True, repr=False)
-class KnockOut:
+class AblationResult:
     """What is left of a model without some of its edges, beside the whole model and the empty circuit."""
 
     names: tuple[str, ...]  # nodes and edges as they were given
@@ -27,27 +27,27 @@ class KnockOut:
     empty: Behaviour
 
     @property
-    def margin_left(self) -> float:
-        """Share of the way from the empty circuit (0) to the whole model (1), by margin."""
-        return share_between(self.empty.margin, self.left.margin, self.full.margin)
+    def logit_diff_left(self) -> float:
+        """Share of the way from the empty circuit (0) to the whole model (1), by logit difference."""
+        return share_between(self.empty.logit_diff, self.left.logit_diff, self.full.logit_diff)
 
     def __repr__(self) -> str:
         without = ", ".join(self.names[:4]) + (f" and {len(self.names) - 4} more" if len(self.names) > 4 else "")
         return (
-            f"<Without {without} ({len(self.edges):,} edges): margin {self.left.margin.mean:.2f} of "
-            f"{self.full.margin.mean:.2f} (empty circuit {self.empty.margin.mean:.2f}), right over wrong "
+            f"<Without {without} ({len(self.edges):,} edges): logit difference {self.left.logit_diff.mean:.2f} of "
+            f"{self.full.logit_diff.mean:.2f} (empty circuit {self.empty.logit_diff.mean:.2f}), pairwise accuracy "
             f"{self.left.accuracy.mean:.0%} of {self.full.accuracy.mean:.0%}, KL to the model {self.left.kl_from_full}>"
         )
 
 
-def knock_out(
+def ablate(
     model: Model | Setting,
     pairs: Pairs | Task | None = None,
     what: Circuit | str | Iterable[str] = (),
     *,
     ablation: Ablation | None = None,
     memory: Memory = None,
-) -> KnockOut:
+) -> AblationResult:
     """Remove nodes ("a5.h9", "m3") or edges ("a5.h9->m8"), or a circuit, and say what the model still does.
 
     A node is removed with all edges that it sends. Of a task, the held-out pairs are taken. `ablation` is what removed
@@ -61,7 +61,7 @@ def knock_out(
         names = (what,) if isinstance(what, str) else tuple(what)
         removed = setting.graph.circuit([edge for name in names for edge in _sent(setting.graph, name)])
     found = evaluate(setting, circuits=removed, random_circuits=0)
-    return KnockOut(names, removed, found.complement, found.full, found.empty)
+    return AblationResult(names, removed, found.complement, found.full, found.empty)
 
 
 def _sent(graph: Graph, name: str) -> list[int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLUMNS = ("\n", "\nedges", "C:\nKL(G||C)", "\nacc", "\nmargin", "G\\C:\nKL(.||G)", "\nacc", "\nmargin")  # 80 wide
 _LEGEND = (
     "C: the circuit alone; G\\C: the model without it. Faithful: KL(G||C) near 0. Complete: KL(G\\C||G) as high as for "
-    "the full graph, whose removal leaves the corrupted run. acc: right over wrong. ± standard error over examples."
+    "the full graph, whose removal leaves the corrupted run. acc: pairwise accuracy. ± standard error over examples."
 )
 
 
@@ -39,10 +39,10 @@ def _row(name: str, edges: int, inside: Behaviour, outside: Behaviour) -> tuple[
         f"{edges:,}",
         str(inside.kl_from_full),
         f"{inside.accuracy.mean:.0%}",
-        f"{inside.margin.mean:.2f}",
+        f"{inside.logit_diff.mean:.2f}",
         str(outside.kl_to_full),
         f"{outside.accuracy.mean:.0%}",
-        f"{outside.margin.mean:.2f}",
+        f"{outside.logit_diff.mean:.2f}",
     )
 
 

@@ -1,6 +1,6 @@
 """How good circuits are: faithful, complete, sparse, accurate, against the full graph and random circuits.
 
-All by noising, with interchange unless another ablation is asked for: C is the circuit on the clean run, G\\C its
+All by noising, with patching unless another ablation is asked for: C is the circuit on the clean run, G\\C its
 complement. Faithfulness is KL(G || C), low is good. Completeness is KL(G\\C || G), high is good: without the circuit
 nothing of the task is left.
 """
@@ -40,13 +40,13 @@ class Behaviour:
 
     kl_from_full: Measure  # KL(G || this)
     kl_to_full: Measure  # KL(this || G)
-    accuracy: Measure  # share of examples with right over wrong
+    accuracy: Measure  # share of examples with pairwise accuracy
     top_accuracy: Measure  # share of examples whose arg-max over the vocabulary is right
-    margin: Measure  # or the metric that was asked for in its place
+    logit_diff: Measure  # or the metric that was asked for in its place
 
 
 _MEASURES = tuple(one.name for one in fields(Behaviour))
-_NUMBERS = ("edges", "graph_edges", "sparsity", "recovered", "recovered_margin", "destroyed")
+_NUMBERS = ("edges", "graph_edges", "sparsity", "recovered", "recovered_logit_diff", "destroyed")
 _PARTS = ("circuit", "complement", "full", "empty")  # whose measures of single examples are kept
 
 
@@ -93,9 +93,9 @@ class Evaluation:
         return share_between(self.empty.kl_from_full, self.faithfulness, 0.0)
 
     @property
-    def recovered_margin(self) -> float:
-        """MIB's f(C): share of the way from the empty circuit (0) to the full graph (1), by margin."""
-        return share_between(self.empty.margin, self.circuit.margin, self.full.margin)
+    def recovered_logit_diff(self) -> float:
+        """MIB's f(C): share of the way from the empty circuit (0) to the full graph (1), by logit difference."""
+        return share_between(self.empty.logit_diff, self.circuit.logit_diff, self.full.logit_diff)
 
     @property
     def destroyed(self) -> float:
@@ -110,22 +110,22 @@ class Evaluation:
             self.examples,
             full.accuracy.mean,
             full.top_accuracy.mean,
-            full.margin.mean,
-            empty.margin.mean,
-            math.hypot(full.margin.error, empty.margin.error),
+            full.logit_diff.mean,
+            empty.logit_diff.mean,
+            math.hypot(full.logit_diff.error, empty.logit_diff.error),
             empty.accuracy.mean,
         )
 
     @property
     def per_example(self) -> list[dict[str, float]]:
-        """All measures of every example, such as `circuit_margin`, in the order of the pairs."""
+        """All measures of every example, such as `circuit_logit_diff`, in the order of the pairs."""
         if self.values is None:
             raise GatewiseError("the measures of single examples were not kept; they come with gw.evaluate.")
         names = [f"{part}_{name}" for part in _PARTS for name in _MEASURES]
         return [dict(zip(names, row, strict=True)) for row in self.values.flatten(0, 1).T.tolist()]
 
     def row(self) -> dict[str, Any]:
-        """All numbers side by side, such as `circuit_margin` and `circuit_margin_error`."""
+        """All numbers side by side, such as `circuit_logit_diff` and `circuit_logit_diff_error`."""
         row = {name: getattr(self, name) for name in _NUMBERS}
         for part in (*_PARTS, "random_circuit", "random_complement"):
             behaviour = getattr(self, part)
@@ -135,7 +135,7 @@ class Evaluation:
         return row
 
     def to_json(self) -> dict[str, Any]:
-        derived = ("sparsity", "recovered", "recovered_margin", "destroyed")
+        derived = ("sparsity", "recovered", "recovered_logit_diff", "destroyed")
         plain = {name: value for name, value in asdict(replace(self, values=None)).items() if name != "values"}
         return {**plain, **{name: getattr(self, name) for name in derived}}
 
@@ -171,7 +171,7 @@ class Evaluations(Sequence[Evaluation]):
             raise GatewiseError("an area needs circuits of at least two sizes; evaluate a list of circuits.")
         items = sorted(self.items, key=lambda item: item.edges)
         share = torch.tensor([item.edges / item.graph_edges for item in items], dtype=torch.float64)
-        return share, torch.tensor([item.recovered_margin for item in items], dtype=torch.float64)
+        return share, torch.tensor([item.recovered_logit_diff for item in items], dtype=torch.float64)
 
     @property
     def cpr(self) -> float:
@@ -250,7 +250,8 @@ def evaluate(
     """Evaluate a circuit or several, beside `random_circuits` random ones of each size.
 
     Of a task, the held-out pairs are taken. `ablation`: what removed edges carry, as for `discover`. `metric`: what
-    stands in the place of the margin. `workers`, `ray`: who shares the work, examples and circuits, as for `discover`.
+    stands in the place of the logit difference. `workers`, `ray`: who shares the work, examples and circuits, as for
+    `discover`.
     """
     setting = Setting.of(model, pairs, "test", ablation=ablation, metric=metric, seed=seed, memory=memory)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
@@ -352,9 +353,9 @@ def _measured_part(
         values = {
             "kl_from_full": kl_from_full,
             "kl_to_full": kl_to_full,
-            "accuracy": batch.pairs.right_over_wrong(logits),
-            "top_accuracy": batch.pairs.top_is_right(logits),
-            "margin": setting.value.value(logits, batch.pairs),
+            "accuracy": batch.pairs.pairwise_accuracy(logits),
+            "top_accuracy": batch.pairs.top1_accuracy(logits),
+            "logit_diff": setting.value.value(logits, batch.pairs),
         }
         rows.append(torch.stack([values[name].double().cpu() for name in _MEASURES]))
         advance()

@@ -15,8 +15,8 @@ from gatewise.models.model import Model
 from gatewise.statistics import Measure
 from gatewise.tasks import Pairs, Task
 
-POOR_ACCURACY = 0.75  # right over wrong on clean prompts
-SMALL_SHARE = 0.1  # of the clean margin that the corruption should at least take away
+POOR_ACCURACY = 0.75  # pairwise accuracy on clean prompts
+SMALL_SHARE = 0.1  # of the clean logit difference that the corruption should at least take away
 CLEAR = 2.0  # standard errors that a difference has to exceed
 CLEARLY_WORSE = 0.05  # of the clean prompts: by how many fewer answers are right
 
@@ -26,22 +26,22 @@ class Ability:
     """How well a model does a task, over so many pairs."""
 
     pairs: int
-    right_over_wrong: float  # share of clean prompts
-    top_is_right: float  # share of clean prompts whose most probable token is right
-    margin_clean: float
-    margin_corrupted: float
-    margin_error: float = 0.0  # standard error of the difference of the two
-    right_on_corrupted: float = 0.0  # share of corrupted prompts with right over wrong
+    pairwise_accuracy: float  # share of clean prompts
+    top1_accuracy: float  # share of clean prompts whose most probable token is right
+    logit_diff_clean: float
+    logit_diff_corrupted: float
+    logit_diff_error: float = 0.0  # standard error of the difference of the two
+    right_on_corrupted: float = 0.0  # share of corrupted prompts with pairwise accuracy
 
 
 @dataclass(frozen=True)
 class Preview:
-    """One pair, with the total probability of its right and of its wrong answers on both sides."""
+    """One pair, with the total probability of its right and of its incorrect answers on both sides."""
 
     clean: str
     corrupted: str
-    right: tuple[str, ...]
-    wrong: tuple[str, ...]
+    correct: tuple[str, ...]
+    incorrect: tuple[str, ...]
     right_on_clean: float
     wrong_on_clean: float
     right_on_corrupted: float
@@ -51,13 +51,13 @@ class Preview:
 def ability(model: Model, pairs: Pairs, *, memory: Memory = None) -> Ability:
     """Run the model on both sides of the pairs and measure its answers."""
     clean, corrupted = _both_sides(model, pairs, memory)
-    right, top, right_on_corrupted = (
+    correct, top, right_on_corrupted = (
         values.double().mean().item()
-        for values in (pairs.right_over_wrong(clean), pairs.top_is_right(clean), pairs.right_over_wrong(corrupted))
+        for values in (pairs.pairwise_accuracy(clean), pairs.top1_accuracy(clean), pairs.pairwise_accuracy(corrupted))
     )
-    one, other = (Measure.of(pairs.margin(side)) for side in (clean, corrupted))
+    one, other = (Measure.of(pairs.logit_diff(side)) for side in (clean, corrupted))
     error = math.hypot(one.error, other.error)
-    return Ability(len(pairs), right, top, one.mean, other.mean, error, right_on_corrupted)
+    return Ability(len(pairs), correct, top, one.mean, other.mean, error, right_on_corrupted)
 
 
 def check_task(model: Model, task: Task, *, memory: Memory = None) -> list[str]:
@@ -73,38 +73,42 @@ def check_task(model: Model, task: Task, *, memory: Memory = None) -> list[str]:
 
 def bos_problem(chosen: Ability, other: Ability, *, bos: bool) -> str | None:
     """A sentence if the model does the task clearly worse with BOS, or without, than it would the other way."""
-    if other.right_over_wrong - chosen.right_over_wrong < CLEARLY_WORSE:
+    if other.pairwise_accuracy - chosen.pairwise_accuracy < CLEARLY_WORSE:
         return None
     now, then, option = ("with", "without", "--no-bos") if bos else ("without", "with", "--bos")
     return (
-        f"the model prefers the right answer on {chosen.right_over_wrong:.0%} of the held-out prompts {now} BOS, and "
-        f"on {other.right_over_wrong:.0%} {then} it; use {option} (bos={not bos})."
+        f"the model prefers the correct answer on {chosen.pairwise_accuracy:.0%} of the held-out prompts {now} BOS, "
+        f"and "
+        f"on {other.pairwise_accuracy:.0%} {then} it; use {option} (bos={not bos})."
     )
 
 
 def find_problems(found: Ability) -> list[str]:
     """Why a circuit would explain little: the model cannot do the task, or the corruption takes nothing away."""
     problems = []
-    if found.right_over_wrong < POOR_ACCURACY:
+    if found.pairwise_accuracy < POOR_ACCURACY:
         problems.append(
-            f"the model cannot do this task: it prefers the right answer on only {found.right_over_wrong:.0%} of the "
+            f"the model cannot do this task: it prefers the correct answer on only {found.pairwise_accuracy:.0%} of "
+            f"the "
             f"clean prompts."
         )
-    elif found.top_is_right == 0:
+    elif found.top1_accuracy == 0:
         problems.append(
-            "the model never gives a right answer: on none of the clean prompts is one its most probable word."
+            "the model never gives a correct answer: on none of the clean prompts is one its most probable word."
         )
-    difference = abs(found.margin_clean - found.margin_corrupted)
-    if difference <= max(SMALL_SHARE * abs(found.margin_clean), CLEAR * found.margin_error):
+    difference = abs(found.logit_diff_clean - found.logit_diff_corrupted)
+    if difference <= max(SMALL_SHARE * abs(found.logit_diff_clean), CLEAR * found.logit_diff_error):
         problems.append(
-            f"the margin hardly differs between the sides, or no more than by chance ({found.margin_clean:.3f} on "
-            f"clean, {found.margin_corrupted:.3f} on corrupted prompts, ± {found.margin_error:.2g}), so that shares of "
+            f"the logit difference hardly differs between the sides, or no more than by chance "
+            f"({found.logit_diff_clean:.3f} on "
+            f"clean, {found.logit_diff_corrupted:.3f} on corrupted prompts, ± {found.logit_diff_error:.2g}), so that "
+            f"shares of "
             f"it mean nothing; choose a corruption that takes the answer away."
         )
-    if not problems and found.right_on_corrupted > found.right_over_wrong:
+    if not problems and found.right_on_corrupted > found.pairwise_accuracy:
         problems.append(
-            f"the model does better on corrupted prompts: right over wrong on {found.right_on_corrupted:.0%} of them, "
-            f"and on {found.right_over_wrong:.0%} of the clean ones. Are the two sides exchanged?"
+            f"the model does better on corrupted prompts: pairwise accuracy on {found.right_on_corrupted:.0%} of them, "
+            f"and on {found.pairwise_accuracy:.0%} of the clean ones. Are the two sides exchanged?"
         )
     return problems
 
@@ -114,9 +118,11 @@ def preview(model: Model, pairs: Pairs, *, memory: Memory = None) -> list[Previe
     clean, corrupted = (logits.float().softmax(dim=-1).cpu() for logits in _both_sides(model, pairs, memory))
     shown = []
     for i, (clean_text, corrupted_text) in enumerate(zip(pairs.clean_text, pairs.corrupted_text, strict=True)):
-        right, wrong = (answers[answers >= 0] for answers in (pairs.right[i], pairs.wrong[i]))
-        sums = [side[i, answers].sum().item() for side in (clean, corrupted) for answers in (right, wrong)]
-        texts = [tuple(model.tokenizer.decode([token]) for token in answers.tolist()) for answers in (right, wrong)]
+        correct, incorrect = (answers[answers >= 0] for answers in (pairs.correct[i], pairs.incorrect[i]))
+        sums = [side[i, answers].sum().item() for side in (clean, corrupted) for answers in (correct, incorrect)]
+        texts = [
+            tuple(model.tokenizer.decode([token]) for token in answers.tolist()) for answers in (correct, incorrect)
+        ]
         shown.append(Preview(clean_text, corrupted_text, texts[0], texts[1], *sums))
     return shown
 

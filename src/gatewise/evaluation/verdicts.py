@@ -1,7 +1,8 @@
 """What the measures of a circuit mean, in sentences. A mark is given only where nothing speaks against it.
 
 *Faithful* is one verdict out of three shares of the way from the empty circuit (0 %) to the whole model (100 %): by KL,
-by margin and by accuracy. The least of them counts, and a margin beyond 100 % is as far from the model as one below.
+by logit difference and by accuracy. The least of them counts, and a logit difference beyond 100 % is as far from the
+model as one below.
 
 *Complete* is what removing the circuit destroys. It saturates: where a small part of the circuit already takes
 everything away, the number says nothing about the rest.
@@ -41,7 +42,7 @@ def level_of(value: float, good: float, poor: float) -> Level:
     return "good" if value >= good else "note" if value >= poor else "warning"
 
 
-def without_praise(remarks: Sequence[Remark]) -> list[Remark]:
+def downgraded(remarks: Sequence[Remark]) -> list[Remark]:
     """The same where something speaks against the whole: nothing is marked as good, and no answer is a plain yes."""
     return [
         replace(one, level="note", answer=re.sub(r"^yes\b", "doubtful", one.answer)) if one.level == "good" else one
@@ -61,21 +62,23 @@ def doubts(one: Evaluation, problems: Sequence[str] = ()) -> list[Remark]:
 
 
 def faithful(one: Evaluation) -> Remark:
-    """One verdict out of KL, margin and accuracy."""
-    margin, accuracy = one.recovered_margin, _accuracy_share(one)
-    shares = (one.recovered, 1 - abs(1 - margin), accuracy)
+    """One verdict out of KL, logit difference and accuracy."""
+    logit_diff, accuracy = one.recovered_logit_diff, _accuracy_share(one)
+    shares = (one.recovered, 1 - abs(1 - logit_diff), accuracy)
     least = -math.inf if any(map(math.isnan, shares)) else min(shares)
     level: Level = "warning" if one.on_path == 0 else level_of(least, GOOD, POOR)
     first = ""
-    if margin > BEYOND:
-        first = f"Its margin is {percent(margin)} of the model's, beyond what the model does. "
+    if logit_diff > BEYOND:
+        first = f"Its logit difference is {percent(logit_diff)} of the model's, beyond what the model does. "
     elif one.recovered < 0:
         first = "It is further from the model than the empty circuit is. "
     text = (
         f"{first}Of the way from the empty circuit to the whole model it goes {percent(one.recovered)} by KL "
-        f"({one.faithfulness} nats left of {one.empty.kl_from_full.mean:.3f}), {percent(margin)} by margin "
-        f"({one.circuit.margin.mean:.2f}; model {one.full.margin.mean:.2f}, empty {one.empty.margin.mean:.2f}) and "
-        f"{percent(accuracy)} by right over wrong ({one.circuit.accuracy.mean:.0%} of the prompts; model "
+        f"({one.faithfulness} nats left of {one.empty.kl_from_full.mean:.3f}), {percent(logit_diff)} by logit "
+        f"difference "
+        f"({one.circuit.logit_diff.mean:.2f}; model {one.full.logit_diff.mean:.2f}, empty "
+        f"{one.empty.logit_diff.mean:.2f}) and "
+        f"{percent(accuracy)} by pairwise accuracy ({one.circuit.accuracy.mean:.0%} of the prompts; model "
         f"{one.full.accuracy.mean:.0%}, empty {one.empty.accuracy.mean:.0%}). The least counts."
     )
     word = {"good": "yes", "note": "partly", "warning": "no"}[level]
@@ -85,7 +88,7 @@ def faithful(one: Evaluation) -> Remark:
 def complete(curve: Sequence[Evaluation]) -> Remark:
     """Whether the last circuit of growing ones is complete; those before it tell whether the measure is saturated."""
     one = curve[-1]
-    left = share_between(one.empty.margin, one.complement.margin, one.full.margin)
+    left = share_between(one.empty.logit_diff, one.complement.logit_diff, one.full.logit_diff)
     level: Level = level_of(one.destroyed, GOOD, POOR)
     against = []
     enough = next(part for part in curve if not part.destroyed < SATURATED * one.destroyed)
@@ -100,7 +103,7 @@ def complete(curve: Sequence[Evaluation]) -> Remark:
     if one.destroyed > BEYOND:
         against.append("It is further from itself than with nothing but corrupted outputs: it breaks.")
     if not left < 1 - GOOD:
-        against.append(f"{percent(left)} of the margin is left.")
+        against.append(f"{percent(left)} of the logit difference is left.")
     if one.random_complement is not None:
         chance = share_between(0.0, one.random_complement.kl_to_full, one.empty.kl_to_full)
         if not chance < one.destroyed * OVER_CHANCE:

@@ -11,7 +11,7 @@ from gatewise.circuits.selection import number_of_edges
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
-from gatewise.gates.labels import Gates, Rule, split_gates
+from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover
 from gatewise.methods.registry import check_directed, find_method
@@ -37,7 +37,7 @@ def find_gates(
 
     `edges`: size of the noising circuit; the denoising one has `round(edges / ratio)`, so that `ratio` is the paper's
     |Ns| : |Dn|. Or `threshold`, the same for both directions. `joint`: search the paper's Ns+Dn circuit of `edges`
-    edges, too. `rule` and `by` are those of `split_gates`; all else is as for `discover`.
+    edges, too. `rule` and `by` are those of `label_gates`; all else is as for `discover`.
     """
     if (edges is None) == (threshold is None):
         raise GatewiseError("give either edges= (of the noising circuit) or threshold=, not both.")
@@ -49,7 +49,7 @@ def find_gates(
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
     asked = None if sizes is None else {one: sizes[one] for one in directions}
     found = discover(model, pairs, method, direction=directions, edges=asked, threshold=threshold, **more)
-    return split_gates(found["ns"], found["dn"], rule=rule, by=by, joint=found.get("ns+dn"))
+    return label_gates(found["ns"], found["dn"], rule=rule, by=by, joint=found.get("ns+dn"))
 
 
 @dataclass(frozen=True)

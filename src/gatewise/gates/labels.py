@@ -28,7 +28,7 @@ from gatewise.files import read_bytes, read_json, shown, write_atomically
 from gatewise.gate_types import GATE_SIGNS, GATE_TYPES, GateType
 
 if TYPE_CHECKING:
-    from gatewise.gates.testing.gate_test import Interaction
+    from gatewise.gates.testing.gate_test import GateTest
 
 Rule = Literal["plain", "repaired"]
 _FORMAT = 2
@@ -57,7 +57,7 @@ class GroupGate:
     receiver: str
     label: str
     groups: Mapping[str, tuple[str, ...]]
-    values: tuple[float, ...]  # by the bits of a set, the groups in order and then the rest; shares of the margin
+    values: tuple[float, ...]  # by the bits of a set, the groups in order and then the rest; normalised effects
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,8 +134,8 @@ class Gates:
         """Share of the Ns+Dn circuit's edges that neither direction found alone; None if it was not searched."""
         return None if self.joint is None else len(self.joint - self.sound) / max(1, len(self.joint))
 
-    def with_tested(self, found: Iterable[Interaction]) -> Gates:
-        """The same with gates that stood their test, such as `find_interactions` gives them."""
+    def with_tested(self, found: Iterable[GateTest]) -> Gates:
+        """The same with gates that stood their test, such as `test_gates` gives them."""
         return replace(self, tested=tuple(one.gate for one in found))
 
     def minimal_faithful(
@@ -313,7 +313,7 @@ def load_two(first: str | Path, second: str | Path) -> tuple[Circuit | Labelled,
     return a, load_labelled(second, a.graph)
 
 
-def split_gates(
+def label_gates(
     ns: Circuit, dn: Circuit, *, rule: Rule = "plain", by: Grouping = "port", joint: Circuit | None = None
 ) -> Gates:
     """Label every edge of a noising and a denoising circuit AND, OR or ADDER."""

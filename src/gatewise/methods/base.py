@@ -1,7 +1,7 @@
 """What a discovery method is: one small frozen config, and one function from a problem to findings.
 
 All that other parts want to know about a method is said by its `Method`, so that a new one is one file: give it to
-`discover`, `investigate` or a sweep as it is, or name it `module:NAME` where a text is wanted.
+`discover`, `make_report` or a sweep as it is, or name it `module:NAME` where a text is wanted.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def ranked(
     return found
 
 
-def margin_share(setting: Setting, direction: SearchDirection, share: float) -> dict[str, Any]:
+def logit_diff_share(setting: Setting, direction: SearchDirection, share: float) -> dict[str, Any]:
     """`for_share` of a method whose scores are in units of the metric; ns+dn is a sum of two."""
     clean, corrupted = (setting.value.value(setting.last_logits(side), setting.pairs).mean() for side in SIDES)
     return {"threshold": share * abs(float(clean - corrupted)) * len(parts_of(direction))}

@@ -128,7 +128,7 @@ class EdgePruningConfig:
         return min(_MOST_PER_STEP, -(-examples // 2)) if self.draw == "each" else _MOST_PER_STEP
 
 
-_STRENGTH = "smallest |score|, in units of the margin"
+_STRENGTH = "smallest |score|, in units of the logit difference"
 _OFFERS = (
     Offer(
         "acdc",

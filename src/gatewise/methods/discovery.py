@@ -94,15 +94,14 @@ def discover(
     (both, combined as the method's `combine` says), or several of them, which gives a dict and shares all work that
     directions have in common; `edges` may then be a dict too.
     `select`: the `top` edges, or `connected` ones, all on a path from the input to the logits.
-    `ablation`: what removed edges carry: `interchange` (the other run), or `zero`, `mean`, `noise` (ns only).
-    `metric`: what the search keeps unchanged: by default KL for ACDC and Edge Pruning and the margin for EAP; or 'kl',
-    'margin', 'logit difference', a `gw.Metric`, or a function of logits and pairs.
-    `store`: a folder or URL that keeps results; what was found before with the same weights, pairs and settings is read
-    there, and a search that was interrupted goes on from its last checkpoint.
-    `workers`: so many processes of this machine, or `ray`: the address of a cluster ("auto" for this machine's), share
-    the work: examples of EAP and EAP-IG, directions of ACDC and Edge Pruning. Each computes on one thread, so that the
-    result is the same for any number of them; None: this process, on torch's threads.
-    Further arguments are the method's own parameters; `gatewise methods` lists them.
+    `ablation`: what removed edges carry: `patching` (the other run), or `zero`, `mean`, `noise` (ns only).
+    `metric`: what the search keeps unchanged: by default KL for ACDC and Edge Pruning and the logit difference for EAP;
+    or 'kl', 'logit_diff', a `gw.Metric`, or a function of logits and pairs. `store`: a folder
+    or URL that keeps results; what was found before with the same weights, pairs and settings is read there, and a
+    search that was interrupted goes on from its last checkpoint. `workers`: so many processes of this machine, or
+    `ray`: the address of a cluster ("auto" for this machine's), share the work: examples of EAP and EAP-IG, directions
+    of ACDC and Edge Pruning. Each computes on one thread, so that the result is the same for any number of them; None:
+    this process, on torch's threads. Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
     chosen, config = configured(method, parameters)
     directions: tuple[SearchDirection, ...] = (direction,) if isinstance(direction, str) else tuple(direction)

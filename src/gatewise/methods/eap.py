@@ -1,8 +1,9 @@
 """EAP: edge attribution patching, a linear estimate of what removing each edge would do; and EAP-IG.
 
-Scores are signed: the estimated change of the margin when the edge's clean content is exchanged for the corrupted one
-(ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the same margin, as the
-paper prints). Negative means that the edge helps the right answer. Edges are chosen by |score|.
+Scores are signed: the estimated change of the logit difference when the edge's clean content is exchanged for the
+corrupted one (ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the same
+logit difference, as the paper prints). Negative means that the edge helps the correct answer. Edges are chosen by
+|score|.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gatewise.engine.attribution import Attribution
-from gatewise.engine.patching.exact_effects import edge_effects
+from gatewise.engine.patching.exact_effects import exact_effects
 from gatewise.engine.runs.counting import GRAIN, Counter
 from gatewise.engine.runs.memory import give_back
 from gatewise.engine.setting import Batch
@@ -28,7 +29,7 @@ from gatewise.methods.base import (
     Problem,
     SearchDirection,
     Work,
-    margin_share,
+    logit_diff_share,
     parts_of,
     ranked,
 )
@@ -55,7 +56,7 @@ def eap_block(problem: Problem, config: EapConfig, block: int) -> Tensor:
     if problem.setting.metric is not None and problem.setting.metric.function is None:
         raise GatewiseError(
             "eap cannot use KL: its gradient is 0 where both runs agree, and that is where EAP takes it. "
-            "Use the margin (metric=None), another metric, or eap-ig."
+            "Use the logit difference (metric=None), another metric, or eap-ig."
         )
 
     def attribute(attribution: Attribution) -> Tensor:
@@ -77,7 +78,7 @@ def eap_findings(problem: Problem, config: EapConfig, sums: Mapping[int, Tensor]
 
 def eap_ig_block(problem: Problem, config: EapIgConfig, block: int) -> Tensor:
     """The same of EAP-IG. [1, edge]"""
-    if problem.directions != ("ns",) or problem.setting.ablation != "interchange":
+    if problem.directions != ("ns",) or problem.setting.ablation != "patching":
         asked = problem.setting.ablation if problem.directions == ("ns",) else ", ".join(problem.directions)
         raise GatewiseError(
             f"eap-ig has no direction and no ablation, got {asked!r}: it integrates between the clean and the "
@@ -163,7 +164,7 @@ def _findings(
 
 
 def _calibration(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]:
-    """Rank correlation of scores with true changes of the margin, for `count` edges drawn by the seed.
+    """Rank correlation of scores with true changes of the logit difference, for `count` edges drawn by the seed.
 
     Removing an edge under dn puts the clean content in place of the corrupted one, which is the difference of the
     scores with the opposite sign.
@@ -173,8 +174,8 @@ def _calibration(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]
     drawn = torch.randperm(graph.n_edges, generator=generator)[:count].sort().values
     true = torch.zeros(len(drawn), dtype=torch.float64)
     for direction in problem.runs:
-        effects = edge_effects(problem.model, problem.pairs, drawn.tolist(), direction, memory=problem.setting.memory)
-        true += effects.margin if direction == "ns" else -effects.margin
+        effects = exact_effects(problem.model, problem.pairs, drawn.tolist(), direction, memory=problem.setting.memory)
+        true += effects.logit_diff if direction == "ns" else -effects.logit_diff
     estimated = scores[drawn].double()
     return {
         "edges": len(drawn),
@@ -212,7 +213,7 @@ EAP = Method(
     together=True,
     ranks_once=True,
     additive=True,
-    for_share=margin_share,
+    for_share=logit_diff_share,
     forecast=_forecast,
     parts=Division(blocks_of, eap_block, eap_findings),
 )
@@ -221,7 +222,7 @@ EAP_IG = Method(
     search=search_eap_ig,
     ranks_once=True,
     additive=True,
-    for_share=margin_share,
+    for_share=logit_diff_share,
     forecast=_forecast,
     parts=Division(blocks_of, eap_ig_block, eap_ig_findings),
 )

@@ -37,7 +37,7 @@ def searches(problems: Sequence[Problem], method: Method, config: Any, team: Tea
             problem = problems[place]
             if len(found[place]) == len(parts.names(problem, config)):
                 joined, times = parts.join(problem, config, found[place]), clock.times()
-                yield problem, joined, {**times, "processor_seconds": round(seconds[place], 3)}
+                yield problem, joined, {**times, "cpu_seconds": round(seconds[place], 3)}
 
 
 @dataclass(frozen=True, eq=False)

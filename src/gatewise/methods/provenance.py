@@ -78,7 +78,7 @@ class Clock:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "seconds": round(time.time() - self._wall, 3),
             # On all threads; not an accelerator's.
-            "processor_seconds": round(time.process_time() - self._processor, 3),
+            "cpu_seconds": round(time.process_time() - self._processor, 3),
         }
 
 

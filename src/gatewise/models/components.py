@@ -1,4 +1,4 @@
-"""The two kinds of stages that engines run: attention (the heads of a layer) and position-wise nodes.
+"""The two kinds of sublayers that engines run: attention (the heads of a layer) and position-wise nodes.
 
 They say how port inputs become node outputs, for all architectures; an adapter only fills in weights, which stay where
 they are in the Hugging Face module. Tensors are [head or node, ...rows, example, position, dimension]: any number of
@@ -195,7 +195,8 @@ class Attention:
         return by_head.movedim(-2, 0)
 
     def ports(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs of the q, k and v ports out of the stage's: three times the heads, the heads (merged ports), or 1."""
+        """Inputs of the q, k and v ports out of the sublayer's: three times the heads, the heads (merged ports), or
+        1."""
         if x.shape[0] == 3 * self.n_heads:
             q, k, v = x.split(self.n_heads)
             return q, k, v
@@ -231,12 +232,12 @@ class Pointwise:
     bias: Tensor | None = None  # [d_model]
 
     def __call__(self, x: Tensor, nodes: Sequence[int] | None = None) -> Tensor:
-        """Outputs of these nodes of the stage (all of them, if not said) from their inputs."""
+        """Outputs of these nodes of the sublayer (all of them, if not said) from their inputs."""
         return self.function(x, range(self.n_nodes) if nodes is None else nodes)
 
 
 def mlp(function: Callable[[Tensor], Tensor], bias: Tensor | None = None) -> Pointwise:
-    """A stage of one node."""
+    """A sublayer of one node."""
     return Pointwise(lambda x, _nodes: function(x), 1, bias)
 
 

@@ -50,10 +50,10 @@ BUILT_IN = {
         BuiltIn("smollm2-135m", 123_211, "SmolLM2-135M-Instruct, a real language model; fetched once from PyPI"),
         BuiltIn("gemma3-270m", 10_342, "Gemma-3-270M, a base model; fetched once from PyPI, under Gemma's terms"),
         BuiltIn("tiny", 3_628, "small GPT-2 trained on the three tasks; comes with gatewise"),
-        BuiltIn("planted:and", 5, "B = A1 AND A2, the paper's toy gate"),
-        BuiltIn("planted:or", 5, "B = A1 OR A2, the paper's toy gate"),
-        BuiltIn("planted:adder", 5, "B = A1 + A2, the paper's toy gate"),
-        BuiltIn("planted:combined", 21, "C = (A1 AND A2) + (A3 OR A4), the paper's combined toy"),
+        BuiltIn("synthetic:and", 5, "B = A1 AND A2, the paper's toy gate"),
+        BuiltIn("synthetic:or", 5, "B = A1 OR A2, the paper's toy gate"),
+        BuiltIn("synthetic:adder", 5, "B = A1 + A2, the paper's toy gate"),
+        BuiltIn("synthetic:combined", 21, "C = (A1 AND A2) + (A3 OR A4), the paper's combined toy"),
     )
 }
 
@@ -79,8 +79,8 @@ def load_model(
     if not isinstance(source, (str, Path)):
         return _from_module(source, dtype, device, qkv, tokenizer)
     name = str(source)
-    if name.startswith("planted:"):
-        return _planted(name, dtype, device, tokenizer)
+    if name.startswith("synthetic:"):
+        return _synthetic(name, dtype, device, tokenizer)
     number_type = as_number_type(dtype or "float32")
     check_device(device, number_type)
     if name.lower().endswith(".gguf"):
@@ -159,12 +159,12 @@ def _frozen_view(module: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(module, shared).eval()
 
 
-def _planted(name: str, dtype: Any, device: Any, tokenizer: Any) -> Model:
-    from gatewise.models.synthetic.logic_model import planted_model
+def _synthetic(name: str, dtype: Any, device: Any, tokenizer: Any) -> Model:
+    from gatewise.models.synthetic.logic_model import synthetic_model
 
     if dtype is not None or device is not None or tokenizer is not None:
         raise GatewiseError(f"{name} is made in code, float32 on the CPU and without text: leave out the options.")
-    return planted_model(name.removeprefix("planted:"))
+    return synthetic_model(name.removeprefix("synthetic:"))
 
 
 def _folder_of(source: str | Path) -> Path | None:

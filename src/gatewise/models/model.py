@@ -1,4 +1,4 @@
-"""A model as the engines see it: a graph, its stages, an embedding and an unembedding."""
+"""A model as the engines see it: a graph, its sublayers, an embedding and an unembedding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Model:
     name: str
     graph: Graph
     embed: Callable[[Tensor, Tensor], Tensor]  # tokens, positions [example, column] -> [source, example, column, d]
-    stages: tuple[Attention | Pointwise, ...]  # one for each of graph.stages[1:-1]
+    sublayers: tuple[Attention | Pointwise, ...]  # one for each of graph.sublayers[1:-1]
     final_norm: Callable[[Tensor], Tensor]  # final residual [..., d] -> [..., d]
     head: Tensor  # [vocabulary, d], from the normed residual to logits
     vocabulary_size: int
@@ -54,9 +54,9 @@ class Model:
 
     def siblings(self, node: int) -> range:
         """The senders whose outputs change with this one's: itself, or all heads that a norm over their sum couples."""
-        index = self.graph.stage_of_sender[node]
-        stage, nodes = self.stages[index - 1] if index else None, self.graph.sender_slices[index]
-        coupled = isinstance(stage, Attention) and stage.joint_norm is not None
+        index = self.graph.sublayer_of_sender[node]
+        sublayer, nodes = self.sublayers[index - 1] if index else None, self.graph.sender_slices[index]
+        coupled = isinstance(sublayer, Attention) and sublayer.joint_norm is not None
         return range(nodes.start, nodes.stop) if coupled else range(node, node + 1)
 
     def check_finite(self) -> None:
@@ -73,7 +73,7 @@ class Model:
     @property
     def changes_singly(self) -> bool:
         """Whether edges can be changed one at a time: not where a norm couples queries of heads before they attend."""
-        return not any(isinstance(s, Attention) and isinstance(s.q_norm, JointHeadNorm) for s in self.stages)
+        return not any(isinstance(s, Attention) and isinstance(s.q_norm, JointHeadNorm) for s in self.sublayers)
 
     @cached_property
     def fingerprint(self) -> str:

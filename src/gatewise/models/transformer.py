@@ -93,13 +93,13 @@ def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split")
         )
     hf.eval().requires_grad_(False)
     parts = adapters[kind](hf)
-    stages = tuple(stage for layer in parts.layers for stage in layer)
+    sublayers = tuple(sublayer for layer in parts.layers for sublayer in layer)
     n_heads = parts.layers[0][0].n_heads
     model = Model(
         name=name or getattr(hf, "name_or_path", "") or kind,
         graph=Graph.transformer(len(parts.layers), n_heads, parts.d_model, parallel=parts.parallel, qkv=qkv),
         embed=lambda tokens, positions: parts.embed(tokens, positions)[None],
-        stages=stages,
+        sublayers=sublayers,
         final_norm=parts.final_norm,
         head=hf.get_output_embeddings().weight,
         softcap=parts.softcap,
@@ -141,7 +141,7 @@ def _check_logits(kind: str, parts: Parts, model: Model) -> None:
 
 
 def _plain_logits(parts: Parts, model: Model, tokens: Tensor) -> Tensor:
-    """The model without any circuit, stage after stage. [1, column] -> [1, column, vocabulary]"""
+    """The model without any circuit, sublayer after sublayer. [1, column] -> [1, column, vocabulary]"""
     width = tokens.shape[1]
     layout = Layout(torch.tensor([width], device=tokens.device), width, 0, model.dtype)
     x = parts.embed(tokens, layout.positions())

@@ -76,7 +76,7 @@ def subject(
 
 def _config(source: str) -> tuple[str, dict[str, Any], Any]:
     """Name, configuration, and where its tokenizer is, or itself, if there is one."""
-    if source.startswith("planted:"):
+    if source.startswith("synthetic:"):
         raise GatewiseError(f"{source} has a handful of edges and needs no plan; just run it.")
     if source == "tiny":
         return source, read_config(TINY_FOLDER), TINY_FOLDER

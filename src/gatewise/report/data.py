@@ -14,9 +14,9 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.evaluation.verdicts import faithful
 from gatewise.gate_types import FOUND_BY, GATE_SIGNS, GATE_TYPES, SPLIT, TESTED_LABELS
-from gatewise.gates.testing.gate_test import Interaction
+from gatewise.gates.testing.gate_test import GateTest
 from gatewise.report.headline import doubts, facts, headline, next_steps, trust
-from gatewise.report.investigation import CIRCUIT_NAMES, Investigation
+from gatewise.report.investigation import CIRCUIT_NAMES, Report
 
 if TYPE_CHECKING:
     from gatewise.evaluation import Evaluation
@@ -28,7 +28,7 @@ TABLES_PER_PORT = 40  # in the page; `tables.json` has all
 Command = Callable[[Mapping[str, Any]], str]  # arguments that differ from this investigation's -> how to run it
 
 
-def report_data(found: Investigation, command: Command | None = None) -> dict[str, Any]:
+def report_data(found: Report, command: Command | None = None) -> dict[str, Any]:
     """Everything the page shows. command: what to type to repeat the investigation, with changed arguments or none."""
     write = command or _as_arguments
     edges = union([circuit for circuits in found.searches.values() for circuit in circuits])
@@ -80,10 +80,15 @@ def graph_data(graph: Graph) -> dict[str, Any]:
         "config": graph.config(),
         "qkv": graph.qkv,
         "edges": graph.n_edges,
-        "layered": all(stage.kind != "attention" for stage in graph.stages),
-        "stages": [
-            {"kind": stage.kind, "layer": stage.layer, "nodes": list(stage.nodes), "ports": list(stage.ports)}
-            for stage in graph.stages
+        "layered": all(sublayer.kind != "attention" for sublayer in graph.sublayers),
+        "sublayers": [
+            {
+                "kind": sublayer.kind,
+                "layer": sublayer.layer,
+                "nodes": list(sublayer.nodes),
+                "ports": list(sublayer.ports),
+            }
+            for sublayer in graph.sublayers
         ],
     }
 
@@ -93,7 +98,7 @@ def union(circuits: Iterable[Circuit]) -> list[int]:
     return torch.stack([circuit.mask for circuit in circuits]).any(dim=0).nonzero().flatten().tolist()
 
 
-def tables_data(found: Investigation) -> list[dict[str, Any]]:
+def tables_data(found: Report) -> list[dict[str, Any]]:
     """All truth tables, for `tables.json`."""
     return [
         {
@@ -108,7 +113,7 @@ def tables_data(found: Investigation) -> list[dict[str, Any]]:
     ]
 
 
-def _edges_data(found: Investigation, edges: Sequence[int], by_name: dict[str, int]) -> dict[str, Any]:
+def _edges_data(found: Report, edges: Sequence[int], by_name: dict[str, int]) -> dict[str, Any]:
     """One column per property. `in`: for each circuit, bit k is set if the edge is in that of size k."""
     graph, chosen = found.graph, torch.tensor(edges, dtype=torch.long)
     tested = [-1] * len(edges)
@@ -152,16 +157,16 @@ def _page_tables(tables: Sequence[dict[str, Any]], by_name: dict[str, int]) -> l
     return shown
 
 
-def _span(table: Interaction) -> list[float]:
+def _span(table: GateTest) -> list[float]:
     """What two edges are worth beyond the sum of either."""
     beyond = table.interaction[1]
     return [beyond.value, beyond.low, beyond.high]
 
 
-def _gates(found: Investigation, by_name: dict[str, int]) -> dict[str, Any] | None:
-    """Tested gates as `Interactions.to_json` has them, spans as [value, low, high]; groups with what is known of edges.
+def _gates(found: Report, by_name: dict[str, int]) -> dict[str, Any] | None:
+    """Tested gates as `GateTests.to_json` has them, spans as [value, low, high]; groups with what is known of edges.
 
-    `edges` of a player: how many; `shown`: their places in the page; `split`: how many of each type by direction.
+    `edges` of a group: how many; `shown`: their places in the page; `split`: how many of each type by direction.
     """
     if found.interactions is None:
         return None
@@ -170,7 +175,7 @@ def _gates(found: Investigation, by_name: dict[str, int]) -> dict[str, Any] | No
     for gate in data["tested"]:
         for name, edges in gate.pop("groups").items():
             kinds = [types.get(found.graph.index(edge)) for edge in edges]
-            gate["players"][name] |= {
+            gate["all_groups"][name] |= {
                 "edges": len(edges),
                 "ports": sorted({edge.partition("->")[2] for edge in edges}),
                 "shown": [by_name[edge] for edge in edges if edge in by_name],
@@ -191,7 +196,7 @@ def _short_spans(value: Any) -> Any:
     return _digits(value, 3) if isinstance(value, float) else value
 
 
-def _proportions(found: Investigation) -> list[dict[str, Any]]:
+def _proportions(found: Report) -> list[dict[str, Any]]:
     spans = found.gates.layer_span()
     return [
         {
@@ -218,7 +223,7 @@ def _evaluation(one: Evaluation) -> dict[str, Any]:
         "on_path": one.on_path,
         "faithful": asdict(faithful(one)),
         "recovered": _finite(one.recovered),
-        "recovered_margin": _finite(one.recovered_margin),
+        "recovered_logit_diff": _finite(one.recovered_logit_diff),
         "destroyed": _finite(one.destroyed),
         **{name: None if value is None else _behaviour(value) for name, value in behaviours.items()},
     }

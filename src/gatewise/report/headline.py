@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gatewise.evaluation import verdicts
-from gatewise.evaluation.verdicts import Remark, level_of, without_praise
+from gatewise.evaluation.verdicts import Remark, downgraded, level_of
 from gatewise.gate_types import FOUND_BY, GATE_TYPES, SPLIT
 
 if TYPE_CHECKING:
-    from gatewise.report.investigation import Investigation
+    from gatewise.report.investigation import Report
 
 AGREEMENT_GOOD, AGREEMENT_POOR = 0.8, 0.5
 OVERLAP_GOOD, OVERLAP_POOR = 0.7, 0.4
@@ -27,15 +27,15 @@ class NextStep:
     """What is worth doing: why, and what another investigation would differ in; nothing if it is done by hand."""
 
     why: str
-    changes: Mapping[str, Any]  # of the task (`examples`) or of `investigate`
+    changes: Mapping[str, Any]  # of the task (`examples`) or of `make_report`
 
 
-def doubts(found: Investigation) -> list[Remark]:
+def doubts(found: Report) -> list[Remark]:
     """What has to be said before anything else, because it makes all numbers doubtful."""
     return verdicts.doubts(found.curves["ns|dn"][-1], found.problems)
 
 
-def headline(found: Investigation) -> str:
+def headline(found: Report) -> str:
     """The whole in one line; what makes it doubtful before all numbers."""
     against, best = doubts(found), found.curves["ns|dn"][-1]
     if against:
@@ -44,13 +44,13 @@ def headline(found: Investigation) -> str:
     return f"{best.edges:,} of {best.graph_edges:,} edges; faithful: {faithful.answer}; complete: {complete.answer}"
 
 
-def facts(found: Investigation) -> list[Remark]:
+def facts(found: Report) -> list[Remark]:
     """The three questions with numbers for answers: faithful, complete, which gates."""
     curve = found.curves["ns|dn"]
     return _judged(found, [verdicts.faithful(curve[-1]), verdicts.complete(curve), _gates(found)])
 
 
-def trust(found: Investigation) -> list[Remark]:
+def trust(found: Report) -> list[Remark]:
     """Everything else that speaks for or against the result, the warnings first."""
     chance = verdicts.against_chance(found.curves["ns|dn"][-1])
     given = [chance, _agreement(found), _stability(found), _calibration(found), _dangling(found)]
@@ -59,7 +59,7 @@ def trust(found: Investigation) -> list[Remark]:
     return sorted(listed, key=lambda remark: order.index(remark.level))
 
 
-def next_steps(found: Investigation) -> list[NextStep]:
+def next_steps(found: Report) -> list[NextStep]:
     """What the numbers suggest, the simplest first. None asks for what was just done."""
     edges, steps = found.sizes[-1], []
     if verdicts.faithful(found.curves["ns|dn"][-1]).level != "good" and edges * 2 <= found.graph.n_edges:
@@ -80,11 +80,11 @@ def next_steps(found: Investigation) -> list[NextStep]:
     return steps
 
 
-def _judged(found: Investigation, remarks: list[Remark]) -> list[Remark]:
-    return without_praise(remarks) if doubts(found) else remarks
+def _judged(found: Report, remarks: list[Remark]) -> list[Remark]:
+    return downgraded(remarks) if doubts(found) else remarks
 
 
-def _gates(found: Investigation) -> Remark:
+def _gates(found: Report) -> Remark:
     if not found.directed:
         text = (
             f"{found.gates.ns.provenance.get('method')} integrates between the two runs and has no direction, so there "
@@ -101,13 +101,13 @@ def _gates(found: Investigation) -> Remark:
     if tested.found:
         names, size = tested.found[0].interaction
         said += f" The largest: {' with '.join(sorted(names))} of {tested.found[0].receiver}, {size.value:+.2f} of the "
-        said += f"margin beyond their parts ({size.low:.2f} to {size.high:.2f})."
+        said += f"logit difference beyond their parts ({size.low:.2f} to {size.high:.2f})."
     return Remark(
         "note", "Which gates?", f"{said} {text}", f"{len(tested):,} tested gate{'s' if len(tested) != 1 else ''}"
     )
 
 
-def _agreement(found: Investigation) -> Remark | None:
+def _agreement(found: Report) -> Remark | None:
     if not found.directed:
         return None
     agreement = found.agreement
@@ -127,7 +127,7 @@ def _agreement(found: Investigation) -> Remark | None:
     return Remark(level_of(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
 
 
-def _stability(found: Investigation) -> Remark | None:
+def _stability(found: Report) -> Remark | None:
     if found.stability is None:
         return None
     worst = min(found.stability.values())
@@ -138,7 +138,7 @@ def _stability(found: Investigation) -> Remark | None:
     return Remark(level_of(worst, OVERLAP_GOOD, OVERLAP_POOR), "Stability", text)
 
 
-def _calibration(found: Investigation) -> Remark | None:
+def _calibration(found: Report) -> Remark | None:
     if found.calibration is None:
         return None
     worst = min(one.rank_correlation for one in found.calibration.values())
@@ -150,7 +150,7 @@ def _calibration(found: Investigation) -> Remark | None:
     return Remark(level_of(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
 
 
-def _dangling(found: Investigation) -> Remark | None:
+def _dangling(found: Report) -> Remark | None:
     circuit = found.gates.sound
     on_path = len(circuit.connected())
     if on_path == len(circuit):

@@ -18,10 +18,10 @@ from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, evaluate
 from gatewise.gate_types import TestedLabel
 from gatewise.gates.discovery import Agreement, label_agreement
-from gatewise.gates.labels import Gates, split_gates
-from gatewise.gates.testing.gate_test import FEWEST, Interaction
-from gatewise.gates.testing.pair_tables import labels_by_test, truth_tables
-from gatewise.gates.testing.search import Interactions, interactions_at
+from gatewise.gates.labels import Gates, label_gates
+from gatewise.gates.testing.gate_test import FEWEST, GateTest
+from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
+from gatewise.gates.testing.search import GateTests, test_receivers
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover
 from gatewise.methods.registry import find_method
@@ -52,7 +52,7 @@ _NODES, _NODE_PROMPTS = 100, 3  # whose doing is shown, and on how many prompts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Investigation:
+class Report:
     """What was found about one task in one model. `save(folder)` writes the circuits, the gates and the report."""
 
     model: str
@@ -60,7 +60,7 @@ class Investigation:
     sizes: tuple[int, ...]
     searches: Mapping[SearchDirection, tuple[Circuit, ...]]  # one circuit per size
     curves: Mapping[str, Evaluations]  # by name of CIRCUITS, one evaluation per size, the last beside random circuits
-    tables: tuple[Interaction, ...]
+    tables: tuple[GateTest, ...]
     tested: Mapping[str, TestedLabel]  # edge -> label by test
     agreement: Agreement
     stability: Mapping[Direction, float] | None  # Jaccard of halves; None if it was not measured
@@ -71,7 +71,7 @@ class Investigation:
     seed: int = 0
     all_gates: bool = False  # whether all edges were tested, not only those of the strongest gates
     nodes: ShownNodes | None = None  # what the strongest nodes do on the first of the examples
-    interactions: Interactions | None = None  # gates of groups, tested on held-out pairs; None: not asked
+    interactions: GateTests | None = None  # gates of groups, tested on held-out pairs; None: not asked
     used_up: bool = False  # whether there are no more pairs than these
     directed: bool = True  # False: the method has no direction, all circuits are the same one, and there are no gates
     testable: bool = True  # whether the model's edges can be changed one at a time
@@ -87,7 +87,7 @@ class Investigation:
 
     def save(self, folder: str | Path, command: Command | None = None, *, export: bool = False) -> list[Path]:
         """Write `report.html`, `gates.safetensors`, `tables.json` and `evaluation.json`; returns the files, the report
-        first. With `interactions` (what `find_interactions` gives) the page begins with the tested gates, and
+        first. With `interactions` (what `test_gates` gives) the page begins with the tested gates, and
         `interactions.json` has them all.
 
         command: see `report_data`. export: also write the circuits, as JSON that EAP-IG and MIB tools read.
@@ -107,7 +107,7 @@ class Investigation:
         return f"<Investigation of {self.model}: {headline(self)}>"
 
 
-def investigate(
+def make_report(
     model: Model,
     task: Task,
     method: str | Method = "eap",
@@ -123,7 +123,7 @@ def investigate(
     workers: int | None = None,
     ray: str | None = None,
     **parameters: Any,
-) -> Investigation:
+) -> Report:
     """Find circuits of `edges` edges by noising, denoising and both, their gates, and how good they are.
 
     `sizes`: further, smaller sizes for the curves (by default halved down to 16 for EAP, none for methods that would
@@ -149,11 +149,11 @@ def investigate(
     held_out: dict[str, Any] = {"pairs": task.test.fingerprint, "seed": seed, "memory": memory}
     kept = _Kept(shelf, {"circuits": _record(searches), "method": how.version, "held out": held_out})
     exact = Setting(model, task.train[:_TESTED_PAIRS], memory=memory)
-    tables = kept("truth tables", tuple[Interaction, ...], lambda: _tables(exact, gates, all_gates), all=all_gates)
+    tables = kept("truth tables", tuple[GateTest, ...], lambda: _tables(exact, gates, all_gates), all=all_gates)
     tested = labels_by_test(tables)
     measured = {"seed": seed, "memory": memory, **team}
     shown = task.test[:examples]
-    investigation = Investigation(
+    investigation = Report(
         model.name,
         gates,
         chosen,
@@ -191,7 +191,7 @@ def investigate(
         used_up=task.used_up,
         interactions=kept(
             "interactions",
-            Interactions | None,
+            GateTests | None,
             lambda: _interactions(model, task, gates, all_gates, memory) if how.directed else None,
             all=all_gates,
         ),
@@ -232,7 +232,7 @@ def _check(edges: int, sizes: Sequence[int] | None) -> None:
 def _split(found: Mapping[str, Circuit], directed: bool) -> Gates:
     """The gates of both directions; a method without a direction has a circuit and no gates."""
     if directed:
-        return split_gates(found["ns"], found["dn"], joint=found["ns+dn"])
+        return label_gates(found["ns"], found["dn"], joint=found["ns+dn"])
     none = found["ns"].graph.empty()
     return Gates(found["ns"], found["ns"], {"AND": none, "OR": none, "ADDER": none}, "plain", "port", found["ns"])
 
@@ -246,16 +246,16 @@ def _default_sizes(method: Method, edges: int) -> list[int]:
     return sizes
 
 
-def _tables(setting: Setting, gates: Gates, all_gates: bool) -> tuple[Interaction, ...]:
+def _tables(setting: Setting, gates: Gates, all_gates: bool) -> tuple[GateTest, ...]:
     if not gates.labelled.kinds or not setting.model.changes_singly:
         return ()
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
-    return tuple(truth_tables(setting, None, gates.sound, of=chosen))
+    return tuple(test_edge_pairs(setting, None, gates.sound, of=chosen))
 
 
 def _interactions(
     model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
-) -> Interactions | None:
+) -> GateTests | None:
     """The ports of the strongest heads and the edges into the strongest other nodes, on held-out pairs."""
     pairs = task.test[:_GATE_PAIRS]
     if len(pairs) < FEWEST or not model.changes_singly:
@@ -264,7 +264,7 @@ def _interactions(
     ports = {name: len(graph.ports_of_sender[graph.senders.index(name)]) for name in strongest}
     heads, others = [name for name in strongest if ports[name] > 1], [name for name in strongest if ports[name] == 1]
     chosen = [*heads, *others] if all_gates else [*heads[:_GATE_HEADS], *others[:_GATE_OTHERS]]
-    return interactions_at(model, pairs, gates, [*chosen, "logits"], confirm=_CONFIRMED, memory=memory)
+    return test_receivers(model, pairs, gates, [*chosen, "logits"], confirm=_CONFIRMED, memory=memory)
 
 
 def _stability(

@@ -1,7 +1,9 @@
 """What nodes do on a few prompts, clean beside corrupted: where heads look, where it matters, which words they promote.
 
-    worth       gbar . (clean - corrupted output), per position, in shares of the mean difference of the margin: what a
-                node's change does on the margin to first order, on all ways to the output (`engine.receivers`)
+    worth       gbar . (clean - corrupted output), per position, in shares of the mean difference of the logit
+    difference: what a
+                node's change does on the logit difference to first order, on all ways to the output
+                (`engine.receivers`)
     direct      what a node writes at the answer position, taken straight through the final norm (its factor held at the
                 whole run's) and the unembedding: logits of words above the mean of all words
     looks       attention weights of a head, from the answer position and from the positions where its worth is largest
@@ -29,7 +31,7 @@ from gatewise.tasks.pairs import Pairs
 _WORDS = 5  # promoted by each node, per prompt and side
 _ELSEWHERE = 2  # positions besides the answer's that a head is shown at
 _NOTICEABLE = 0.1  # of a head's worth, summed without signs, that a position needs to be shown
-_LEAST_WORTH = 0.005  # of the margin, that a position needs to be listed
+_LEAST_WORTH = 0.005  # of the logit difference, that a position needs to be listed
 _LEAST_LOOK = 0.01
 _LISTED = 12  # entries of a row of attention, or positions of a worth
 _LOGITS = 2**25  # entries of logits at a time
@@ -44,8 +46,8 @@ class ShownPrompt:
 
     clean: tuple[str, ...]
     corrupted: tuple[str, ...]
-    right: tuple[str, ...]
-    wrong: tuple[str, ...]
+    correct: tuple[str, ...]
+    incorrect: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class OnPrompt:
     """What a node does on one pair."""
 
     worth: Sparse
-    right: Mapping[SideName, float]  # direct effect on the right answers' logits, their mean
-    wrong: Mapping[SideName, float]
+    correct: Mapping[SideName, float]  # direct effect on the right answers' logits, their mean
+    incorrect: Mapping[SideName, float]
     promoted: Mapping[SideName, Words]  # the words that it pushes up most
     suppressed: Mapping[SideName, Words]  # down most
     looks: tuple[Look, ...]  # none for nodes that are no heads; the answer position first
@@ -83,7 +85,7 @@ def shown_nodes(model: Model, pairs: Pairs, nodes: Sequence[str]) -> ShownNodes:
     senders = [place for name in nodes if (place := model.graph.find_sender(name)) is not None]
     setting = Setting(model, pairs)
     on = [Receivers(setting, Batch(i, pairs[i : i + 1])) for i in range(len(pairs))]  # one by one: no padding
-    total = torch.stack([(one.margins[0] - one.margins[1]).mean() for one in on]).mean()
+    total = torch.stack([(one.logit_diffs[0] - one.logit_diffs[1]).mean() for one in on]).mean()
     found = [_on_prompt(one, pairs[i : i + 1], senders, total) for i, one in enumerate(on)]
     names = [model.graph.senders[sender] for sender in senders]
     return ShownNodes(
@@ -97,7 +99,7 @@ def _prompt(model: Model, pair: Pairs) -> ShownPrompt:
     def texts(tokens: Tensor) -> tuple[str, ...]:
         return tuple(token_text(model, token) for token in tokens[tokens >= 0].tolist())
 
-    return ShownPrompt(texts(pair.clean[0]), texts(pair.corrupted[0]), texts(pair.right[0]), texts(pair.wrong[0]))
+    return ShownPrompt(texts(pair.clean[0]), texts(pair.corrupted[0]), texts(pair.correct[0]), texts(pair.incorrect[0]))
 
 
 def _on_prompt(on: Receivers, pair: Pairs, senders: Sequence[int], total: Tensor) -> tuple[Tensor, list[OnPrompt]]:
@@ -105,20 +107,20 @@ def _on_prompt(on: Receivers, pair: Pairs, senders: Sequence[int], total: Tensor
     start = on.layout.start
     gradients = torch.stack([on.gradient(sender)[0] for sender in senders])
     worth = ((gradients * on.delta[senders, 0]).sum(dim=-1, dtype=torch.float64) / total).cpu()
-    patterns = _patterns(on, {on.graph.stage_of_sender[sender] for sender in senders})
+    patterns = _patterns(on, {on.graph.sublayer_of_sender[sender] for sender in senders})
     direct = {side: _direct(on, pair, senders, side) for side in SIDES}
     shown = []
     for place, sender in enumerate(senders):
-        stage = on.graph.stage_of_sender[sender]
+        sublayer = on.graph.sublayer_of_sender[sender]
         looks: tuple[Look, ...] = ()
-        if stage in patterns:
-            head = sender - on.graph.sender_slices[stage].start
-            looks = _looks({side: patterns[stage][side][head] for side in SIDES}, worth[place], start)
+        if sublayer in patterns:
+            head = sender - on.graph.sender_slices[sublayer].start
+            looks = _looks({side: patterns[sublayer][side][head] for side in SIDES}, worth[place], start)
         shown.append(
             OnPrompt(
                 _sparse(worth[place], _LEAST_WORTH, start),
-                {side: direct[side][place].right for side in SIDES},
-                {side: direct[side][place].wrong for side in SIDES},
+                {side: direct[side][place].correct for side in SIDES},
+                {side: direct[side][place].incorrect for side in SIDES},
                 {side: direct[side][place].promoted for side in SIDES},
                 {side: direct[side][place].suppressed for side in SIDES},
                 looks,
@@ -127,19 +129,19 @@ def _on_prompt(on: Receivers, pair: Pairs, senders: Sequence[int], total: Tensor
     return worth, shown
 
 
-def _patterns(on: Receivers, stages: set[int]) -> dict[int, dict[SideName, Tensor]]:
-    """Attention weights of all heads of these stages, by stage and side. [head, window, column]"""
+def _patterns(on: Receivers, sublayers: set[int]) -> dict[int, dict[SideName, Tensor]]:
+    """Attention weights of all heads of these sublayers, by sublayer and side. [head, window, column]"""
     found: dict[int, dict[SideName, Tensor]] = {}
-    for index in sorted(stages):
-        stage = on.model.stages[index - 1] if index else None
-        if not isinstance(stage, Attention):
+    for index in sorted(sublayers):
+        sublayer = on.model.sublayers[index - 1] if index else None
+        if not isinstance(sublayer, Attention):
             continue
-        prefix = stage.prefix_per_head(on.runs.prefix[index - 1])
+        prefix = sublayer.prefix_per_head(on.runs.prefix[index - 1])
         found[index] = {}
         for side in SIDES:
-            into_q, into_k, _ = stage.ports(on.port_inputs(index, side))
-            q, k = stage.project("q", into_q, on.layout), stage.project("k", into_k, on.layout)
-            found[index][side] = stage.pattern(q, stage.per_head(k), on.layout, prefix)[:, 0].cpu()
+            into_q, into_k, _ = sublayer.ports(on.port_inputs(index, side))
+            q, k = sublayer.project("q", into_q, on.layout), sublayer.project("k", into_k, on.layout)
+            found[index][side] = sublayer.pattern(q, sublayer.per_head(k), on.layout, prefix)[:, 0].cpu()
     return found
 
 
@@ -159,8 +161,8 @@ def _sparse(values: Tensor, least: float, first: int = 0) -> Sparse:
 
 @dataclass(frozen=True)
 class _Direct:
-    right: float
-    wrong: float
+    correct: float
+    incorrect: float
     promoted: Words
     suppressed: Words
 
@@ -172,14 +174,14 @@ def _direct(on: Receivers, pair: Pairs, senders: Sequence[int], side: SideName) 
     written = run.outputs[senders, 0, -1]
     if isinstance(norm, Norm):
         written = norm.share(written, norm.standardise(bases(model, run.outputs)[-1][0, -1])[1])
-    right, wrong = (answers[answers >= 0].to(model.device) for answers in (pair.right[0], pair.wrong[0]))
+    correct, incorrect = (answers[answers >= 0].to(model.device) for answers in (pair.correct[0], pair.incorrect[0]))
     found = []
     for part in written.split(max(1, _LOGITS // model.vocabulary_size)):
         logits = F.linear(part, model.head)
         logits = logits - logits.mean(dim=-1, keepdim=True)
         up, down = _extreme(model, logits), _extreme(model, -logits)
         found += [
-            _Direct(float(row[right].mean()), float(row[wrong].mean()), most, tuple((w, -v) for w, v in least))
+            _Direct(float(row[correct].mean()), float(row[incorrect].mean()), most, tuple((w, -v) for w, v in least))
             for row, most, least in zip(logits, up, down, strict=True)
         ]
     return found

@@ -19,10 +19,10 @@ _TOP = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """What one run says: probabilities of right and wrong answers, and the likeliest tokens."""
+    """What one run says: probabilities of correct and incorrect answers, and the likeliest tokens."""
 
-    right: float
-    wrong: float
+    correct: float
+    incorrect: float
     top: tuple[tuple[str, float], ...]
 
 
@@ -32,8 +32,8 @@ class ShownExample:
 
     clean: str
     corrupted: str
-    right: tuple[str, ...]
-    wrong: tuple[str, ...]
+    correct: tuple[str, ...]
+    incorrect: tuple[str, ...]
     answers: Mapping[str, Answer]  # "clean" and "corrupted": the whole model; else a circuit on the clean prompt
 
 
@@ -49,25 +49,25 @@ def shown_examples(
     probabilities = {name: logits.double().softmax(dim=-1).cpu() for name, logits in runs.items()}
     shown = []
     for i in range(len(pairs)):
-        right, wrong = (answers[answers >= 0].tolist() for answers in (pairs.right[i], pairs.wrong[i]))
+        correct, incorrect = (answers[answers >= 0].tolist() for answers in (pairs.correct[i], pairs.incorrect[i]))
         shown.append(
             ShownExample(
                 _prompt(model, pairs.clean_text, pairs.clean, pairs.lengths, i),
                 _prompt(model, pairs.corrupted_text, pairs.corrupted, pairs.lengths, i),
-                tuple(token_text(model, token) for token in right),
-                tuple(token_text(model, token) for token in wrong),
-                {name: _answer(model, values[i], right, wrong) for name, values in probabilities.items()},
+                tuple(token_text(model, token) for token in correct),
+                tuple(token_text(model, token) for token in incorrect),
+                {name: _answer(model, values[i], correct, incorrect) for name, values in probabilities.items()},
             )
         )
     return tuple(shown)
 
 
-def _answer(model: Model, probabilities: Tensor, right: list[int], wrong: list[int]) -> Answer:
+def _answer(model: Model, probabilities: Tensor, correct: list[int], incorrect: list[int]) -> Answer:
     values, tokens = probabilities.topk(min(_TOP, len(probabilities)))
     top = tuple(
         (token_text(model, token), value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
     )
-    return Answer(float(probabilities[right].sum()), float(probabilities[wrong].sum()), top)
+    return Answer(float(probabilities[correct].sum()), float(probabilities[incorrect].sum()), top)
 
 
 def _prompt(model: Model, texts: tuple[str, ...], tokens: Tensor, lengths: Tensor, row: int) -> str:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from gatewise.files import write_json
 
 if TYPE_CHECKING:
-    from gatewise.report.investigation import Investigation
+    from gatewise.report.investigation import Report
 
 
-def save_files(found: Investigation, folder: Path, tables: Any, export: bool) -> list[Path]:
+def save_files(found: Report, folder: Path, tables: Any, export: bool) -> list[Path]:
     """`gates.safetensors`, `tables.json`, `evaluation.json`, and `interactions.json` if gates of groups were tested; if
     asked for, the circuits in EAP-IG's format."""
     written = [folder / name for name in ("gates.safetensors", "tables.json", "evaluation.json")]

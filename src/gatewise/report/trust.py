@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
-from gatewise.engine.patching.exact_effects import edge_effects
+from gatewise.engine.patching.exact_effects import exact_effects
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import overlap
@@ -28,9 +28,9 @@ BOTH: tuple[Direction, ...] = ("ns", "dn")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Estimated scores against exact effects on the margin, for edges of the circuit drawn by the seed."""
+    """Estimated scores against exact effects on the logit difference, for edges of the circuit drawn by the seed."""
 
-    exact: Mapping[int, float]  # edge index -> change of the margin, with the sign of the scores
+    exact: Mapping[int, float]  # edge index -> change of the logit difference, with the sign of the scores
     rank_correlation: float
     same_sign: float  # share of the edges
 
@@ -110,8 +110,8 @@ def calibrated(setting: Setting, circuit: Circuit, direction: Direction, *, edge
     indices = torch.tensor(circuit.indices)
     generator = torch.Generator().manual_seed(seed)
     drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
-    effects = edge_effects(setting, None, drawn.tolist(), direction)
-    exact = effects.margin if direction == "ns" else -effects.margin  # scores: clean exchanged for corrupted
+    effects = exact_effects(setting, None, drawn.tolist(), direction)
+    exact = effects.logit_diff if direction == "ns" else -effects.logit_diff  # scores: clean exchanged for corrupted
     estimated = circuit.scores[drawn].double()
     return Calibration(
         dict(zip(drawn.tolist(), exact.tolist(), strict=True)),

@@ -198,7 +198,7 @@ def _planned(cell: Cell) -> tuple[Any, ...]:
 
 
 def _plans(missing: Sequence[Cell]) -> dict[tuple[Any, ...], Forecast | None]:
-    """One for each kind of search; None for those that have none, such as planted models or methods of others."""
+    """One for each kind of search; None for those that have none, such as synthetic models or methods of others."""
     from gatewise.plan import forecast
 
     plans: dict[tuple[Any, ...], Forecast | None] = {}

@@ -1,4 +1,4 @@
-"""Tasks: pairs of prompts with right and wrong answers, built in or from a user's file.
+"""Tasks: pairs of prompts with correct and incorrect answers, built in or from a user's file.
 
 What needs torch is imported when it is asked for, since the list of tasks does not.
 """

@@ -17,7 +17,7 @@ from gatewise.errors import GatewiseError
 from gatewise.tasks import task_files
 from gatewise.tasks._recipe import Recipe
 from gatewise.tasks.encoding import Encoder, tokenizer_fingerprint
-from gatewise.tasks.example import MARGIN_KINDS, MarginKind, TokenExample
+from gatewise.tasks.example import DIFFERENCES, Difference, TokenExample
 from gatewise.tasks.pairs import Pairs
 from gatewise.tasks.parsing import encoded, records_of, sorted_out
 from gatewise.tasks.registry import RECIPES, options_of
@@ -92,12 +92,12 @@ def task(
 ) -> Task:
     """Make a task for a model's tokenizer: "ioi", "gt", "sa", the path of a .csv or .jsonl file, or your own pairs.
 
-    Own pairs have the columns clean, corrupted, right and wrong, in a file, a list of dicts or tuples, a dict of lists,
-    a pandas frame or one split of a Hugging Face dataset. Further columns are ignored.
+    Own pairs have the columns clean, corrupted, correct and incorrect, in a file, a list of dicts or tuples, a dict of
+    lists, a pandas frame or one split of a Hugging Face dataset. Further columns are ignored.
 
     `options` are those of the task, such as corruption="all-names" of ioi; they may also be part of the name, as in
-    "ioi:corruption=all-names". All tasks have `margin`, "logit" or "probability". Where there are several templates,
-    held_out="templates" keeps those of test out of train.
+    "ioi:corruption=all-names". All tasks have `difference`, "logit" or "probability". Where there are several
+    templates, held_out="templates" keeps those of test out of train.
 
     `examples` is the size of train, `test_examples` that of test (by default the same). No prompt of test occurs in
     train. A file with fewer pairs is divided in that proportion. `bos=None` begins prompts with BOS if the model's
@@ -107,7 +107,7 @@ def task(
     sizes = (_size(examples, "examples"), _size(examples if test_examples is None else test_examples, "test_examples"))
     encoder = _encoder(model, bos)
     if not isinstance(name, (str, os.PathLike)):
-        choices: Choices = {"margin": MARGIN_KINDS}
+        choices: Choices = {"difference": DIFFERENCES}
         wanted = chosen(OWN, options, choices)
         pairs = encoded(*sorted_out(records_of(name)), encoder, first_token=first_token, name=OWN)
         (train, test), short = _divide(OWN, pairs, sizes, seed), OWN
@@ -122,17 +122,17 @@ def task(
                 short, task_files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed
             )
     title = full_name(Path(short).name, wanted, choices)
-    halves = [_pairs(part, title, cast("MarginKind", wanted["margin"]), encoder) for part in (train, test)]
+    halves = [_pairs(part, title, cast("Difference", wanted["difference"]), encoder) for part in (train, test)]
     return Task(title, halves[0], halves[1], seed, encoder.bos, used_up=len(train) < sizes[0])
 
 
 def pairs_from_text(
-    data: Any, model: Reader, *, margin: MarginKind, name: str, bos: bool | None, first_token: bool
+    data: Any, model: Reader, *, difference: Difference, name: str, bos: bool | None, first_token: bool
 ) -> Pairs:
     """What `Pairs.from_text` promises."""
     encoder = _encoder(model, bos)
     examples = encoded(*sorted_out(records_of(data)), encoder, first_token=first_token, name=name)
-    return _pairs(examples, name, margin, encoder)
+    return _pairs(examples, name, difference, encoder)
 
 
 def _encoder(model: Reader, bos: bool | None) -> Encoder:
@@ -208,19 +208,19 @@ def _divide(
     return train, test[: sizes[1]]
 
 
-def _pairs(examples: Sequence[TokenExample], name: str, margin: MarginKind, encoder: Encoder) -> Pairs:
+def _pairs(examples: Sequence[TokenExample], name: str, difference: Difference, encoder: Encoder) -> Pairs:
     return Pairs.from_tokens(
         [example.clean for example in examples],
         [example.corrupted for example in examples],
-        [example.right for example in examples],
-        [example.wrong for example in examples],
-        margin=margin,
+        [example.correct for example in examples],
+        [example.incorrect for example in examples],
+        difference=difference,
         name=name,
         clean_text=[example.text.clean for example in examples],
         corrupted_text=[example.text.corrupted for example in examples],
         vocabulary=tokenizer_fingerprint(encoder.tokenizer),
         templates=[example.text.template for example in examples if example.text.template],
-        answer_text=[(example.text.right, example.text.wrong) for example in examples],
+        answer_text=[(example.text.correct, example.text.incorrect) for example in examples],
     )
 
 

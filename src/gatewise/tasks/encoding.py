@@ -76,15 +76,15 @@ class Encoder:
                 f"the prompts have {len(clean) + self.bos} tokens, BOS included; the model reads at most "
                 f"{self.longest}. Shorten them."
             )
-        right = self._answers(example.clean, example.right, "right", first_token)
-        wrong = self._answers(example.clean, example.wrong, "wrong", first_token)
-        if shared := set(right) & set(wrong):
+        correct = self._answers(example.clean, example.correct, "correct", first_token)
+        incorrect = self._answers(example.clean, example.incorrect, "incorrect", first_token)
+        if shared := set(correct) & set(incorrect):
             raise GatewiseError(
-                f"right and wrong share the token {self.tokenizer.decode(sorted(shared)[:1])!r}; "
+                f"correct and incorrect share the token {self.tokenizer.decode(sorted(shared)[:1])!r}; "
                 f"an answer cannot be both. Remove it from one side."
             )
         start = [int(self.tokenizer.bos_token_id)] if self.bos else []
-        return TokenExample(example, start + clean, start + corrupted, right, wrong)
+        return TokenExample(example, start + clean, start + corrupted, correct, incorrect)
 
     def _answers(self, prompt: str, answers: tuple[str, ...], side: str, first_token: bool) -> list[int]:
         ids: list[int] = []

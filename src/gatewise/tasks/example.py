@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-MarginKind = Literal["logit", "probability"]  # of what right and wrong answers are told apart by
-MARGIN_KINDS: tuple[MarginKind, ...] = get_args(MarginKind)
+Difference = Literal["logit", "probability"]  # of what right and wrong answers are told apart by
+DIFFERENCES: tuple[Difference, ...] = get_args(Difference)
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Example:
 
     clean: str
     corrupted: str
-    right: tuple[str, ...]
-    wrong: tuple[str, ...]
+    correct: tuple[str, ...]
+    incorrect: tuple[str, ...]
     template: str = ""  # the sentence it was made from, if there are several
 
 
@@ -29,8 +29,8 @@ class TokenExample:
     text: Example
     clean: Sequence[int]
     corrupted: Sequence[int]
-    right: list[int]
-    wrong: list[int]
+    correct: list[int]
+    incorrect: list[int]
 
     def compact(self) -> TokenExample:
         """The same in a fifth of the memory, for those who keep thousands."""

@@ -91,10 +91,10 @@ def _single_digit_draw(century: int) -> Draw:
     return draw
 
 
-def _example(noun: str, century: int, year: str, right: tuple[str, ...], wrong: tuple[str, ...]) -> Example:
+def _example(noun: str, century: int, year: str, correct: tuple[str, ...], incorrect: tuple[str, ...]) -> Example:
     clean = PROMPT.format(noun=noun, century=century, year=year)
     corrupted = PROMPT.format(noun=noun, century=century, year=CORRUPTED_YEAR)
-    return Example(clean, corrupted, right, wrong)
+    return Example(clean, corrupted, correct, incorrect)
 
 
 RECIPE = Recipe("gt", "greater than: a war ends in a later year than it began", prepare)

@@ -1,7 +1,7 @@
 """Pairs: what every method and measure works on. Token ids, and the text they were made from for people to read.
 
 A pair is a clean prompt, a corrupted prompt of the same token length, and the token ids that count as right and
-wrong answers on the clean side. Prompts of different pairs may differ in length: they are stored left-padded, so
+incorrect answers on the clean side. Prompts of different pairs may differ in length: they are stored left-padded, so
 that the answer position is the last column of every row.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gatewise.display import card
 from gatewise.errors import GatewiseError
-from gatewise.tasks.example import MARGIN_KINDS, Example, MarginKind
+from gatewise.tasks.example import DIFFERENCES, Difference, Example
 
 if TYPE_CHECKING:
     from gatewise.tasks.catalogue import Reader
@@ -29,14 +29,14 @@ _NO_TOKEN = -1  # fills up ragged answer lists
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Prompts in two versions, with right and wrong answers. Immutable."""
+    """Prompts in two versions, with correct and incorrect answers. Immutable."""
 
     clean: Tensor  # [example, position], left-padded with 0
     corrupted: Tensor  # [example, position]
     lengths: Tensor  # [example], tokens without padding
-    right: Tensor  # [example, answer], padded with -1
-    wrong: Tensor  # [example, answer]
-    margin_kind: MarginKind = "logit"
+    correct: Tensor  # [example, answer], padded with -1
+    incorrect: Tensor  # [example, answer]
+    difference: Difference = "logit"
     name: str = "pairs"
     clean_text: tuple[str, ...] = field(default=(), repr=False)
     corrupted_text: tuple[str, ...] = field(default=(), repr=False)
@@ -50,29 +50,29 @@ class Pairs:
         data: Any,
         model: Reader,
         *,
-        margin: MarginKind = "logit",
+        difference: Difference = "logit",
         name: str = "pairs",
         bos: bool | None = None,
         first_token: bool = False,
     ) -> Pairs:
         """Make pairs from text: a list of dicts or tuples, a dict of lists, a pandas frame, or a split of a dataset.
 
-        The columns are clean, corrupted, right and wrong, in any case; others are ignored. All else is as for
+        The columns are clean, corrupted, correct and incorrect, in any case; others are ignored. All else is as for
         `gw.task`, which also divides pairs into a part to search on and a part to test on.
         """
         from gatewise.tasks.catalogue import pairs_from_text
 
-        return pairs_from_text(data, model, margin=margin, name=name, bos=bos, first_token=first_token)
+        return pairs_from_text(data, model, difference=difference, name=name, bos=bos, first_token=first_token)
 
     @classmethod
     def from_tokens(
         cls,
         clean: Sequence[Sequence[int]] | Tensor,
         corrupted: Sequence[Sequence[int]] | Tensor,
-        right: Sequence[int | Sequence[int]],
-        wrong: Sequence[int | Sequence[int]],
+        correct: Sequence[int | Sequence[int]],
+        incorrect: Sequence[int | Sequence[int]],
         *,
-        margin: MarginKind = "logit",
+        difference: Difference = "logit",
         name: str = "pairs",
         clean_text: Sequence[str] = (),
         corrupted_text: Sequence[str] = (),
@@ -82,14 +82,15 @@ class Pairs:
     ) -> Pairs:
         """Make pairs from token ids. An answer is one token id, or a list of ids any of which counts."""
         clean_rows, corrupted_rows = list(clean), list(corrupted)
-        counts = {len(clean_rows), len(corrupted_rows), len(right), len(wrong)}
+        counts = {len(clean_rows), len(corrupted_rows), len(correct), len(incorrect)}
         if len(counts) > 1 or not clean_rows:
             raise GatewiseError(
-                f"pairs need equally many clean prompts, corrupted prompts, right and wrong answers (at least one); "
-                f"got {len(clean_rows)}, {len(corrupted_rows)}, {len(right)} and {len(wrong)}."
+                f"pairs need equally many clean prompts, corrupted prompts, correct and incorrect answers (at least "
+                f"one); "
+                f"got {len(clean_rows)}, {len(corrupted_rows)}, {len(correct)} and {len(incorrect)}."
             )
-        if margin not in MARGIN_KINDS:
-            raise GatewiseError(f"margin is 'logit' or 'probability', got {margin!r}.")
+        if difference not in DIFFERENCES:
+            raise GatewiseError(f"difference is 'logit' or 'probability', got {difference!r}.")
         for i, (a, b) in enumerate(zip(clean_rows, corrupted_rows, strict=True)):
             if len(a) != len(b) or len(a) == 0:
                 raise GatewiseError(
@@ -100,9 +101,9 @@ class Pairs:
             clean=_left_padded(clean_rows),
             corrupted=_left_padded(corrupted_rows),
             lengths=torch.tensor([len(r) for r in clean_rows]),
-            right=_answers(right, "right"),
-            wrong=_answers(wrong, "wrong"),
-            margin_kind=margin,
+            correct=_answers(correct, "correct"),
+            incorrect=_answers(incorrect, "incorrect"),
+            difference=difference,
             name=name,
             clean_text=tuple(clean_text),
             corrupted_text=tuple(corrupted_text),
@@ -133,8 +134,8 @@ class Pairs:
             clean=self.clean[rows, -width:],
             corrupted=self.corrupted[rows, -width:],
             lengths=lengths,
-            right=self.right[rows],
-            wrong=self.wrong[rows],
+            correct=self.correct[rows],
+            incorrect=self.incorrect[rows],
             clean_text=self.clean_text[rows],
             corrupted_text=self.corrupted_text[rows],
             templates=self.templates[rows],
@@ -146,16 +147,18 @@ class Pairs:
         return (self._example(row) for row in range(len(self)))
 
     def _example(self, row: int) -> Example:
-        right, wrong = self.answer_text[row] if self.answer_text else (_ids(self.right[row]), _ids(self.wrong[row]))
+        correct, incorrect = (
+            self.answer_text[row] if self.answer_text else (_ids(self.correct[row]), _ids(self.incorrect[row]))
+        )
         template = self.templates[row] if self.templates else ""
         if self.clean_text:
-            return Example(self.clean_text[row], self.corrupted_text[row], right, wrong, template)
+            return Example(self.clean_text[row], self.corrupted_text[row], correct, incorrect, template)
         start = self.width - int(self.lengths[row])
         clean, corrupted = (" ".join(_ids(side[row, start:])) for side in (self.clean, self.corrupted))
-        return Example(clean, corrupted, right, wrong, template)
+        return Example(clean, corrupted, correct, incorrect, template)
 
     def swapped(self) -> Pairs:
-        """Clean and corrupted exchanged; right and wrong kept, so that the margin means the same."""
+        """Clean and corrupted exchanged; correct and incorrect kept, so that the logit difference means the same."""
         return replace(
             self,
             clean=self.corrupted,
@@ -185,40 +188,42 @@ class Pairs:
     def fingerprint(self) -> str:
         """A hash of everything that determines a number computed from these pairs."""
         digest = hashlib.sha256()
-        for part in (self.clean, self.corrupted, self.lengths, self.right, self.wrong):
+        for part in (self.clean, self.corrupted, self.lengths, self.correct, self.incorrect):
             digest.update(str(tuple(part.shape)).encode())
             digest.update(part.contiguous().numpy().tobytes())
-        digest.update(self.margin_kind.encode())
-        if self.margin_kind == "logit" and max(self.right.shape[1], self.wrong.shape[1]) > 1:
+        digest.update(self.difference.encode())
+        if self.difference == "logit" and max(self.correct.shape[1], self.incorrect.shape[1]) > 1:
             digest.update(b"log-sum-exp")  # once it was a mean of logits
         return digest.hexdigest()[:16]
 
-    def margin(self, logits: Tensor) -> Tensor:
+    def logit_diff(self, logits: Tensor) -> Tensor:
         """How much right leads over wrong, per example; differentiable. logits: [..., example, vocabulary].
 
-        `logit`: logit of the right answer minus logit of the wrong one; of several, the log of the sum of exponentials.
-        `probability`: total probability of the right answers minus that of the wrong ones.
+        `logit`: logit of the correct answer minus logit of the incorrect one; of several, the log of the sum of
+        exponentials. `probability`: total probability of the correct answers minus that of the incorrect ones.
         """
-        if self.margin_kind == "probability":
+        if self.difference == "probability":
             probabilities = logits.softmax(dim=-1)
-            return _gather(probabilities, self.right, 0.0).sum(-1) - _gather(probabilities, self.wrong, 0.0).sum(-1)
-        right, wrong = (_gather(logits, answers, -torch.inf) for answers in (self.right, self.wrong))
-        return right.logsumexp(-1) - wrong.logsumexp(-1)
+            return _gather(probabilities, self.correct, 0.0).sum(-1) - _gather(probabilities, self.incorrect, 0.0).sum(
+                -1
+            )
+        correct, incorrect = (_gather(logits, answers, -torch.inf) for answers in (self.correct, self.incorrect))
+        return correct.logsumexp(-1) - incorrect.logsumexp(-1)
 
-    def right_over_wrong(self, logits: Tensor) -> Tensor:
-        """Accuracy, first definition: the margin is positive. [..., example] of bool."""
-        return self.margin(logits) > 0
+    def pairwise_accuracy(self, logits: Tensor) -> Tensor:
+        """Accuracy, first definition: the logit difference is positive. [..., example] of bool."""
+        return self.logit_diff(logits) > 0
 
-    def top_is_right(self, logits: Tensor) -> Tensor:
-        """Accuracy, second definition: the arg-max over the whole vocabulary is a right answer."""
-        return (logits.argmax(dim=-1)[..., None] == self.right.to(logits.device)).any(dim=-1)
+    def top1_accuracy(self, logits: Tensor) -> Tensor:
+        """Accuracy, second definition: the arg-max over the whole vocabulary is a correct answer."""
+        return (logits.argmax(dim=-1)[..., None] == self.correct.to(logits.device)).any(dim=-1)
 
     def __repr__(self) -> str:
         example = f", e.g. {self.clean_text[0]!r}" if self.clean_text else ""
         return f"<Pairs {self.name}: {len(self)} examples of up to {self.width} tokens{example}>"
 
     def _repr_html_(self) -> str:
-        summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.margin_kind} margin"
+        summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.difference} logit difference"
         texts = zip(self.clean_text[:_SHOWN], self.corrupted_text[:_SHOWN], strict=False)
         return card("Pairs", summary, ("clean", "corrupted"), texts)
 

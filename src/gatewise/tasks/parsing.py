@@ -1,8 +1,8 @@
 """A user's own pairs as text, from anything that has rows, and every row that is wrong named at once.
 
-Columns (or keys): clean, corrupted, right, wrong, in any case; further ones are ignored. Several answers are written
-`a|b`, or as a list. An answer with a leading space is appended to the prompt as it stands. One without gets a space,
-unless the prompt ends in white space, a digit follows a digit, or it is a single token only without one.
+Columns (or keys): clean, corrupted, correct, incorrect, in any case; further ones are ignored. Several answers are
+written `a|b`, or as a list. An answer with a leading space is appended to the prompt as it stands. One without gets a
+space, unless the prompt ends in white space, a digit follows a digit, or it is a single token only without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gatewise.progress import progress_bar
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example, TokenExample
 
-COLUMNS = ("clean", "corrupted", "right", "wrong")
+COLUMNS = ("clean", "corrupted", "correct", "incorrect")
+_OTHER_NAMES = {"right": "correct", "wrong": "incorrect"}  # of columns in older files
 _WAY_OUT = (
     f"Give rows with the columns {', '.join(COLUMNS)}: a list of dicts or of tuples in this order, a dict of lists, a "
     f"pandas frame, or one split of a Hugging Face dataset."
@@ -62,16 +63,16 @@ def encoded(
     rows: list[Row], problems: list[str], encoder: Encoder, *, first_token: bool, name: str
 ) -> list[TokenExample]:
     """All rows as tokens, in order, or an error that names every row that is wrong."""
-    pairs, wrong = [], list(problems)
+    pairs, incorrect = [], list(problems)
     with progress_bar(f"reading {name}", len(rows)) as bar:
         for row in rows:
             try:
                 pairs.append(encoder.encode(with_spaces(row.example, encoder), first_token=first_token))
             except GatewiseError as error:
-                wrong.append(f"{row.where}: {error}")
+                incorrect.append(f"{row.where}: {error}")
             bar.advance()
-    if wrong:
-        raise BadRowsError(sorted(wrong, key=_number))
+    if incorrect:
+        raise BadRowsError(sorted(incorrect, key=_number))
     return pairs
 
 
@@ -127,6 +128,7 @@ def own_columns(record: Mapping[Any, Any], way_out: str = _WAY_OUT) -> dict[str,
     found: dict[str, Any] = {}
     for name, value in record.items():
         plain = str(name).strip().lower()
+        plain = _OTHER_NAMES.get(plain, plain)
         if plain in found:
             raise GatewiseError(f"columns: {plain} is there twice. {way_out}")
         if plain in COLUMNS:
@@ -147,8 +149,8 @@ def _or_error(record: Mapping[Any, Any]) -> Mapping[str, object] | GatewiseError
 
 def _example(record: Mapping[str, object]) -> Example:
     clean, corrupted = (_text(column, record[column]) for column in ("clean", "corrupted"))
-    right, wrong = (_answers(column, record[column]) for column in ("right", "wrong"))
-    return Example(clean, corrupted, right, wrong)
+    correct, incorrect = (_answers(column, record[column]) for column in ("correct", "incorrect"))
+    return Example(clean, corrupted, correct, incorrect)
 
 
 def _text(column: str, value: object) -> str:
@@ -170,11 +172,11 @@ def _answers(column: str, value: object) -> tuple[str, ...]:
 
 def with_spaces(example: Example, encoder: Encoder) -> Example:
     """The example with its answers as they follow the prompt."""
-    right, wrong = (
+    correct, incorrect = (
         tuple(_with_space(example.clean, answer, encoder) for answer in answers)
-        for answers in (example.right, example.wrong)
+        for answers in (example.correct, example.incorrect)
     )
-    return Example(example.clean, example.corrupted, right, wrong)
+    return Example(example.clean, example.corrupted, correct, incorrect)
 
 
 def _with_space(prompt: str, answer: str, encoder: Encoder) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from gatewise.errors import GatewiseError
 from gatewise.tasks import gt, ioi, sa, task_files
 from gatewise.tasks._recipe import Recipe
-from gatewise.tasks.example import MARGIN_KINDS
+from gatewise.tasks.example import DIFFERENCES
 from gatewise.tasks.task_names import Choices, full_name
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE)}
@@ -24,7 +24,7 @@ def options_of(name: str) -> Choices:
         )
     own = {} if recipe is None else recipe.options
     held_out = {"held_out": ("prompts", "templates")} if recipe is not None and recipe.templates else {}
-    return {**own, **held_out, "margin": MARGIN_KINDS}
+    return {**own, **held_out, "difference": DIFFERENCES}
 
 
 def every_form() -> list[str]:

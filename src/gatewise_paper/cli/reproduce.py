@@ -42,7 +42,7 @@ def reproduce_command(
     tested_gates: Annotated[
         str | None, typer.Option(help="Tasks with tested gates beside those of the split, such as ioi; or none.")
     ] = None,
-    unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of the stand-in.")] = None,
+    unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of the backup.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="METHOD.key=value of a method.")] = None,
     calibrate: Annotated[
         Path | None, typer.Option(help="Choose the sizes that verdicts are about, add them to this file, and stop.")

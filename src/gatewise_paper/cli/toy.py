@@ -1,4 +1,4 @@
-"""`gatewise toy`: the paper's Table 1 from the planted models."""
+"""`gatewise toy`: the paper's Table 1 from the synthetic models."""
 
 from __future__ import annotations
 

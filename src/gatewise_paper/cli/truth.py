@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def truth_command(
-    models: Annotated[int | None, typer.Option(help="Planted models [100; with --gates 20 of each kind].")] = None,
+    models: Annotated[int | None, typer.Option(help="Synthetic models [100; with --gates 20 of each kind].")] = None,
     gates: Annotated[
-        bool, typer.Option("--gates", help="Judge gates across ports and of groups on every planted kind, instead.")
+        bool, typer.Option("--gates", help="Judge gates across ports and of groups on every synthetic kind, instead.")
     ] = False,
     nested: Annotated[bool, typer.Option("--nested", help="Gates read gates.")] = False,
     noise: Annotated[float, typer.Option(help="Deviation of stray weights and of what sources emit.")] = 0.0,

@@ -1,6 +1,6 @@
 """Capabilities: what each method recovers of each gate, and what that does to the circuit (tablogicalandFC).
 
-On planted models, whose gates are known. See `gatewise_paper.toy_models`.
+On synthetic models, whose gates are known. See `gatewise_paper.toy_models`.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def _judge(lab: Lab, measured: Measured) -> Result:
                 "What is recovered of each gate",
                 (*_COLUMNS, "edges found by seed"),
                 [(*_names(row), *entries(row), _found(row)) for row in rows],
-                f"full: every one of {_SEEDS} seeds finds both edges of the planted gate; none: no seed finds any; "
+                f"full: every one of {_SEEDS} seeds finds both edges of the synthetic gate; none: no seed finds any; "
                 "partial: anything else. Faithful and complete: with every seed, on (A1 and A2) + (A3 or A4).",
             )
         ],
         rulings=[one for method in lab.preset.methods for one in rulings([r for r in rows if r.method == method])],
         paper=(Table("What is recovered of each gate (tablogicalandFC)", _COLUMNS, theirs),),
-        figures={"What is recovered of planted gates (tablogicalandFC)": lambda: _figure(rows)},
+        figures={"What is recovered of synthetic gates (tablogicalandFC)": lambda: _figure(rows)},
         notes=[
-            "The models are planted, so each method's lines are the same in every preset. Circuits are found by "
+            "The models are synthetic, so each method's lines are the same in every preset. Circuits are found by "
             "threshold: a number of edges would decide the answer."
         ],
     )

@@ -42,7 +42,7 @@ def seconds(lab: Lab, key: SeedKey) -> dict[str, dict[str, float]]:
         changes |= lab.preset.parameters.get(key.method, {})
         one = discover(lab.model, pairs, key.method, direction, seed=key.seed, **changes).provenance
         trials = float(one["notes"].get("trials", math.nan)) if "notes" in one else math.nan
-        found[direction] = {"F": one["time"]["processor_seconds"] / forward, "trials": trials}
+        found[direction] = {"F": one["time"]["cpu_seconds"] / forward, "trials": trials}
     return found
 
 
@@ -96,7 +96,7 @@ def _judge(lab: Lab, measured: Measured) -> Result:
                     "Ns+Dn : (Ns and Dn)",
                 ),
                 rows,
-                f"Mean ± deviation over seeds ({seeds}). F is a plain forward of the same pairs; processor time of one "
+                f"Mean ± deviation over seeds ({seeds}). F is a plain forward of the same pairs; CPU time of one "
                 "thread while other searches ran. Ratios are those of sums over seeds.",
             )
         ],

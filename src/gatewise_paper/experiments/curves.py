@@ -32,11 +32,11 @@ ACCURACIES = {
     "top_accuracy": "the most probable token of all is right, as the paper counts",
     "accuracy": "right is more probable than wrong",
 }
-PROBABILITY_MARGIN = "gt:margin=probability"
+PROBABILITY_LOGIT_DIFF = "gt:difference=probability"
 # What else each method is run with, to see whether a verdict depends on it: task (or "" for all) and variant
 BESIDE: Mapping[str, Sequence[tuple[str, Variant]]] = {
     "acdc": (("", "untrimmed"),),
-    "eap": (("", "connected"), (PROBABILITY_MARGIN, "")),
+    "eap": (("", "connected"), (PROBABILITY_LOGIT_DIFF, "")),
     "edge-pruning": (("", "connected"),),
 }
 _STEP = 1.02  # how far apart directions are drawn where there is one size, as a factor

@@ -126,7 +126,7 @@ def role_groups(graph: Graph, head: str, functions: Sequence[str], roles: Roles)
     """
     places = graph.ports_of_sender[graph.senders.index(head)]
     ports = [graph.ports[port] for port in places]
-    before = [one for one in graph.senders[: graph.stages[graph.stage_of_port[places[0]]].reads] if one in roles]
+    before = [one for one in graph.senders[: graph.sublayers[graph.sublayer_of_port[places[0]]].reads] if one in roles]
     if len(functions) == 1:
         heads = [one for one in before if roles[one] == functions[0]]
         members = {"one half": heads[::2], "the other": heads[1::2]}
@@ -228,7 +228,7 @@ def study_tested(
     graph: Graph, gates: Sequence[TwoGroups], roles: Roles, alike: Tensor, *, permutations: int = _PERMUTATIONS
 ) -> dict[str, Any]:
     """The same numbers for pairs of heads of the two groups of a tested gate, which are not whole ports."""
-    names = [node for stage in graph.stages if stage.kind == "attention" for node in stage.nodes]
+    names = [node for sublayer in graph.sublayers if sublayer.kind == "attention" for node in sublayer.nodes]
     number = {head: i for i, head in enumerate(names)}
     role = torch.tensor([sorted(set(roles.values())).index(roles[h]) if h in roles else -1 for h in names])
     same = (role[:, None] == role[None, :]).double()
@@ -252,7 +252,7 @@ def study_gates(
     gates: Gates, roles: Roles, alike: Tensor, *, permutations: int = _PERMUTATIONS, seed: int = 0
 ) -> dict[str, Any]:
     """Numbers for each type of gate. alike: [head, head], heads in the order of the graph."""
-    names = [node for stage in gates.graph.stages if stage.kind == "attention" for node in stage.nodes]
+    names = [node for sublayer in gates.graph.sublayers if sublayer.kind == "attention" for node in sublayer.nodes]
     number = {head: i for i, head in enumerate(names)}
     known = torch.tensor([number[head] for head in names if head in roles], dtype=torch.long)
     classes = sorted(set(roles.values()))
@@ -376,7 +376,7 @@ def _stated_table(lab: Lab, examples: Sequence[Sequence[Sequence[Any]]]) -> Tabl
     )
     note = (
         f"Mean ± deviation over {len(examples)} seeds of {lab.preset.gate_pairs} pairs each, all names replaced, all "
-        "else clean. 1 is AND, -1 OR, 0 ADDER; a group that does less than 1 % of the margin has no index."
+        "else clean. 1 is AND, -1 OR, 0 ADDER; a group that does less than 1 % of the logit difference has no index."
     )
     return Table("The paper's examples, tested", columns, rows, note)
 

@@ -145,8 +145,8 @@ def _judge(lab: Lab, measured: Measured) -> Result:
         notes=[
             "This experiment was added after plain completeness had been judged, so its claims are exploratory. Sizes, "
             "and which edges stay in place, were settled by the calibration before it was run.",
-            "It does not say why a circuit is more complete: on planted models Ns+Dn is more complete than Ns with OR "
-            "gates and without. Ns+Dn also averages two gradients, for which there is no control here.",
+            "It does not say why a circuit is more complete: on synthetic models Ns+Dn is more complete than Ns with "
+            "OR gates and without. Ns+Dn also averages two gradients, for which there is no control here.",
             "The edges that stay in place are the same for all seeds, and found on pairs of the calibration.",
         ],
     )

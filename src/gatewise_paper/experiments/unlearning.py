@@ -1,6 +1,6 @@
 """Unlearning: remove a circuit from the model; is the behaviour gone, and is the rest still there? (tabunlearning)
 
-Circuits are searched on pairs of what is to be forgotten and removed (G-C, by interchange); accuracy is measured on
+Circuits are searched on pairs of what is to be forgotten and removed (G-C, by patching); accuracy is measured on
 held-out pairs of the same kind and on what is to be kept. `unlearning_data` says what these are.
 
 Some edges are the *trunk*: without one of them no task works, such as that from the input into the first MLP. Removing
@@ -76,7 +76,7 @@ def accuracies_without(lab: Lab, key: UnlearningKey) -> dict[str, list[float]]:
     circuits, setting = lab.circuits(FORGET, key.method, key.direction, key.seed), lab.setting(key.task)
     left = lab.model.graph.circuit(list(lab.measure(_to_measure(key.left))) if key.left else [])
     logits = run_circuits(setting, circuits=[~(circuit - left) for circuit in circuits.values()])
-    readings = {"top_accuracy": setting.pairs.top_is_right, "accuracy": setting.pairs.right_over_wrong}
+    readings = {"top_accuracy": setting.pairs.top1_accuracy, "accuracy": setting.pairs.pairwise_accuracy}
     return {reading: measure(logits).double().mean(dim=-1).tolist() for reading, measure in readings.items()}
 
 

@@ -41,7 +41,7 @@ class TypeContribution:
         return sum(len(gate.edges) for gate in self.gates)
 
     @property
-    def edge_effects(self) -> Tensor:
+    def exact_effects(self) -> Tensor:
         """For each gate what each of its edges is given. [gate]"""
         return self.effects / self._sizes
 

@@ -2,7 +2,7 @@
 
 K is what a few nodes of the circuit do in it: all edges of C that touch one of 2 to 5 of its nodes (`logits`, in which
 every path ends, is never drawn). Low is good: whatever is taken away, circuit and model break alike. Everything is by
-noising with interchange, KL over the whole vocabulary at the last position, mean over examples.
+noising with patching, KL over the whole vocabulary at the last position, mean over examples.
 
 *What a deviation is over*: `over_subsets` is the deviation of single values over the drawn K of one circuit, and says
 how much one draw tells; `over_draws` that of the mean of n values over repeated draws of n, for the same circuit;

@@ -13,7 +13,7 @@ Context "alone" is literal: C is the AND (or OR) circuit by itself. It seldom ha
 none, all outputs are the corrupted run's and the scores are exactly 0 and m, which `connected` tells. Context "sound"
 runs the logically sound circuit, and removes K, i and j, still edges of the type, from that.
 
-Beware: the two expectations of a score rise and fall together. On planted models, ADDER edges among the AND (or OR)
+Beware: the two expectations of a score rise and fall together. On synthetic models, ADDER edges among the AND (or OR)
 edges even lower the score a little, while each expectation, which `terms` reports, is 0 for true gates
 and not for ADDER edges.
 """
@@ -37,7 +37,7 @@ from gatewise.engine.patching.kl_screening import divergence_between
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
-from gatewise.gates.labels import Gates, Rule, split_gates
+from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.models.model import Model
 from gatewise.progress import Bar, progress_bar
 from gatewise.tasks.pairs import Pairs
@@ -332,7 +332,7 @@ def misalignment_curve(
     """Misalignment of one noising circuit with denoising circuits of several sizes (the paper: 60 to 140 for 100)."""
     points, setting = [], Setting.of(model, pairs, memory=memory)
     for dn in sorted(dn_circuits, key=len):
-        gates = split_gates(ns, dn, rule=rule, by=by)
+        gates = label_gates(ns, dn, rule=rule, by=by)
         found = misalignment(
             setting, None, gates, context=context, sampling=sampling, offset=offset, direction=direction
         )

@@ -1,8 +1,8 @@
-"""How well gates are found and measured where they are known: every planted kind, with and without noise.
+"""How well gates are found and measured where they are known: every synthetic kind, with and without noise.
 
 For each kind: the error of the gate index with the true groups given; how often the true label comes out; whether the
-search finds a gate on held-out pairs, confirmed on the margin; and how far its groups are the true ones (adjusted Rand
-index over the receiver's true edges). Where there is no gate, a found one is false.
+search finds a gate on held-out pairs, confirmed on the logit difference; and how far its groups are the true ones
+(adjusted Rand index over the receiver's true edges). Where there is no gate, a found one is false.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatewise.errors import GatewiseError
-from gatewise.gates.testing.gate_test import interaction
-from gatewise.gates.testing.search import Interactions, find_interactions
-from gatewise.models.synthetic.gate_kinds import KINDS, PlantedKind, planted_kind
+from gatewise.gates.testing.gate_test import test_gate
+from gatewise.gates.testing.search import GateTests, test_gates
+from gatewise.models.synthetic.gate_kinds import KINDS, SyntheticKind, synthetic_kind
 from gatewise.progress import progress_bar
 
 EXAMPLES = 64  # half of them held out
@@ -39,38 +39,40 @@ def kind_rows(models: int = 20, noise: float = 0.0, seed: int = 0, kinds: Sequen
     if models < 1 or noise < 0:
         raise GatewiseError(f"expected models >= 1 and noise >= 0, got {models} and {noise}.")
     rows = []
-    with progress_bar("planted kinds", len(kinds) * models) as bar:
+    with progress_bar("synthetic kinds", len(kinds) * models) as bar:
         for kind in kinds:
             trials = []
             for one in range(seed, seed + models):
-                trials.append(_trial(planted_kind(kind, noise=noise, examples=EXAMPLES, seed=one), one))
+                trials.append(_trial(synthetic_kind(kind, noise=noise, examples=EXAMPLES, seed=one), one))
                 bar.advance()
-            planted = planted_kind(kind)
+            synthetic = synthetic_kind(kind)
             errors, labels, found, indices = zip(*trials, strict=True)
             known = [index for index in indices if index is not None]
             rows.append(
-                KindRow(kind, planted.gate, _mean(errors), _mean(labels), _mean(found), _mean(known) if known else None)
+                KindRow(
+                    kind, synthetic.gate, _mean(errors), _mean(labels), _mean(found), _mean(known) if known else None
+                )
             )
     return rows
 
 
-def _trial(planted: PlantedKind, seed: int) -> tuple[float, float, float, float | None]:
+def _trial(synthetic: SyntheticKind, seed: int) -> tuple[float, float, float, float | None]:
     """Error of gamma, whether the label is right, whether a gate was found, and the Rand index."""
-    tested = interaction(planted.model, planted.pairs, planted.receiver, planted.groups, confirm=False)
-    known = {group: value for group, value in planted.gamma.items() if not math.isnan(value)}
+    tested = test_gate(synthetic.model, synthetic.pairs, synthetic.receiver, synthetic.groups, confirm=False)
+    known = {group: value for group, value in synthetic.gamma.items() if not math.isnan(value)}
     error = max((abs(tested.gamma[group] - value) for group, value in known.items()), default=0.0)
-    found = find_interactions(planted.model, planted.pairs, seed=seed)
-    index = _groups_found(planted, found) if planted.gate and planted.grouped else None
-    return error, float(tested.label == planted.label), float(any(bool(one.confirmed) for one in found)), index
+    found = test_gates(synthetic.model, synthetic.pairs, seed=seed)
+    index = _groups_found(synthetic, found) if synthetic.gate and synthetic.grouped else None
+    return error, float(tested.label == synthetic.label), float(any(bool(one.confirmed) for one in found)), index
 
 
-def _groups_found(planted: PlantedKind, found: Interactions) -> float:
+def _groups_found(synthetic: SyntheticKind, found: GateTests) -> float:
     """Agreement of the groups by partners with the true ones; 0 if none were found."""
-    edges = [edge for group in planted.groups.values() for edge in group] + list(planted.alone)
-    true = {edge: name for name, group in planted.groups.items() for edge in group}
+    edges = [edge for group in synthetic.groups.values() for edge in group] + list(synthetic.alone)
+    true = {edge: name for name, group in synthetic.groups.items() for edge in group}
     best = 0.0
     for one in found:
-        if one.receiver == planted.receiver:
+        if one.receiver == synthetic.receiver:
             mine = {edge: name for name, group in one.groups.items() for edge in group}
             best = max(best, adjusted_rand_index([true.get(e, "") for e in edges], [mine.get(e, "") for e in edges]))
     return best

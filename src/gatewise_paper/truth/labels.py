@@ -1,14 +1,14 @@
 """How often methods find the right edges and rules give them the right labels, on models whose gates are known.
 
-Every method searches every random planted model under Ns, Dn and Ns+Dn. *Found* are the edges of ns | dn. Rules label
+Every method searches every random synthetic model under Ns, Dn and Ns+Dn. *Found* are the edges of ns | dn. Rules label
 them: the plain split; the repaired split; `tested`, truth tables within the found circuit; `tested in G`, tables in the
 full graph. An edge that a rule leaves without a label counts as wrong. Beside the methods stand two alternatives that
 the paper rejects for their cost, the union over search orders (ACDC under several seeds) and trying all combinations of
 every receiver's senders; and what EAP found, completed by what appears when parts of it are switched.
 
-Thresholds are one share of the total effect for all: an edge counts if it moves the margin by at least `share` of the
-way between the two runs. KL is quadratic near its reference, so tau and the price of an edge are share^2 of the KL
-between the two runs. Intervals are bootstrap intervals over models.
+Thresholds are one share of the total effect for all: an edge counts if it moves the logit difference by at least
+`share` of the way between the two runs. KL is quadratic near its reference, so tau and the price of an edge are share^2
+of the KL between the two runs. Intervals are bootstrap intervals over models.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gatewise.engine.running import last_logits
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
-from gatewise.gates._backups import complete
-from gatewise.gates.labels import split_gates
-from gatewise.gates.testing.pair_tables import labels_by_test, truth_tables
+from gatewise.gates.backups import add_backups
+from gatewise.gates.labels import label_gates
+from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
 from gatewise.methods.base import SearchDirection
 from gatewise.methods.discovery import discover
 from gatewise.methods.registry import find_method
-from gatewise.models.synthetic.random_circuits import PlantedModel, random_planted
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
 from gatewise.progress import progress_bar
 from gatewise.statistics import ratio_interval
 
@@ -64,17 +64,17 @@ class Study:
         if self.models < 1 or not 0 < self.share < 1:
             raise GatewiseError(f"expected models >= 1 and 0 < share < 1, got {self.models} and {self.share}.")
 
-    def planted(self) -> Iterable[PlantedModel]:
+    def synthetic(self) -> Iterable[SyntheticModel]:
         for seed in range(self.seed, self.seed + self.models):
             options: dict[str, Any] = {"nested": self.nested, "noise": self.noise, "fan_in": self.fan_in}
-            yield random_planted(seed, dtype=torch.float64, **options)  # share^2 is near the noise of float32
+            yield random_synthetic(seed, dtype=torch.float64, **options)  # share^2 is near the noise of float32
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
     """What one method found in one model."""
 
-    planted: PlantedModel
+    synthetic: SyntheticModel
     circuits: Mapping[str, Circuit]  # by direction; FOUND is what was labelled
     labels: Mapping[str, Labels]  # by rule
     seconds: float
@@ -149,8 +149,8 @@ def benchmark(study: Study, methods: Sequence[str] = METHODS, baselines: Sequenc
     for name in (*methods, *baselines):
         trials = []
         with progress_bar(f"truth: {name}", study.models) as bar:
-            for seed, planted in enumerate(study.planted(), study.seed):
-                trials.append(trial(planted, name, study.share, seed))
+            for seed, synthetic in enumerate(study.synthetic(), study.seed):
+                trials.append(trial(synthetic, name, study.share, seed))
                 bar.advance()
         result.searches.extend(_search_row(name, key, trials) for key in trials[0].circuits)
         result.labels.extend(_label_row(name, rule, trials) for rule in trials[0].labels)
@@ -158,51 +158,51 @@ def benchmark(study: Study, methods: Sequence[str] = METHODS, baselines: Sequenc
     return result
 
 
-def trial(planted: PlantedModel, name: str, share: float, seed: int) -> Trial:
+def trial(synthetic: SyntheticModel, name: str, share: float, seed: int) -> Trial:
     """Run one method or baseline on one model."""
     started = time.perf_counter()
     if name == "orders":
-        circuits, labels = _search_orders(planted, share, seed)
+        circuits, labels = _search_orders(synthetic, share, seed)
     elif name == "exhaustive":
-        circuits, labels = _exhaustive(planted, share)
+        circuits, labels = _exhaustive(synthetic, share)
     elif name == "completed":
-        circuits, labels = _completed(planted, share, seed), {}
+        circuits, labels = _completed(synthetic, share, seed), {}
     else:
-        circuits, labels = _by_method(planted, name, share, seed)
-    return Trial(planted, circuits, labels, time.perf_counter() - started)
+        circuits, labels = _by_method(synthetic, name, share, seed)
+    return Trial(synthetic, circuits, labels, time.perf_counter() - started)
 
 
-def thresholds(planted: PlantedModel, method: str, direction: SearchDirection, share: float) -> dict[str, Any]:
+def thresholds(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float) -> dict[str, Any]:
     """Arguments for `discover`, so that an edge counts if it carries `share` of the total effect."""
     chosen = find_method(method)
     assert chosen.for_share is not None
-    found = chosen.for_share(Setting(planted.model, planted.pairs), direction, share)
+    found = chosen.for_share(Setting(synthetic.model, synthetic.pairs), direction, share)
     return {**found, "steps": PRUNING_STEPS} if "penalty" in found else found
 
 
-def _find(planted: PlantedModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
-    options: dict[str, Any] = thresholds(planted, method, direction, share)
-    found: Circuit = discover(planted.model, planted.pairs, method, direction, seed=seed, **options)
+def _find(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
+    options: dict[str, Any] = thresholds(synthetic, method, direction, share)
+    found: Circuit = discover(synthetic.model, synthetic.pairs, method, direction, seed=seed, **options)
     return found
 
 
 def _by_method(
-    planted: PlantedModel, method: str, share: float, seed: int
+    synthetic: SyntheticModel, method: str, share: float, seed: int
 ) -> tuple[dict[str, Circuit], dict[str, Labels]]:
-    circuits: dict[str, Circuit] = {d: _find(planted, method, d, share, seed) for d in DIRECTIONS}
+    circuits: dict[str, Circuit] = {d: _find(synthetic, method, d, share, seed) for d in DIRECTIONS}
     found = circuits[FOUND] = circuits["ns"] | circuits["dn"]
     labels: dict[str, Labels] = {}
     for rule in ("plain", "repaired"):
-        gates = split_gates(circuits["ns"], circuits["dn"], rule=rule)
+        gates = label_gates(circuits["ns"], circuits["dn"], rule=rule)
         labels[rule] = {edge: gates.label(edge) for edge in found}
-    model, pairs = planted.model, planted.pairs
-    labels["tested"] = labels_by_test(truth_tables(model, pairs, found))
-    everywhere = truth_tables(model, pairs, model.graph.full(), of=found)
+    model, pairs = synthetic.model, synthetic.pairs
+    labels["tested"] = labels_by_test(test_edge_pairs(model, pairs, found))
+    everywhere = test_edge_pairs(model, pairs, model.graph.full(), of=found)
     labels["tested in G"] = labels_by_test(everywhere)
     return circuits, labels
 
 
-def _search_orders(planted: PlantedModel, share: float, seed: int) -> tuple[dict[str, Circuit], dict[str, Labels]]:
+def _search_orders(synthetic: SyntheticModel, share: float, seed: int) -> tuple[dict[str, Circuit], dict[str, Labels]]:
     """ACDC under several orders of senders. An edge that some order removes and another keeps can be replaced.
 
     Kept by all orders of Ns but not of Dn is AND; the other way round, OR; kept by all orders of both, ADDER.
@@ -210,9 +210,9 @@ def _search_orders(planted: PlantedModel, share: float, seed: int) -> tuple[dict
     seeds = range(seed * ORDERS, (seed + 1) * ORDERS)
     always, ever = {}, {}
     for direction in ("ns", "dn"):
-        found = [_find(planted, "acdc", direction, share, one) for one in seeds]
+        found = [_find(synthetic, "acdc", direction, share, one) for one in seeds]
         masks = torch.stack([circuit.mask for circuit in found])
-        graph = planted.model.graph
+        graph = synthetic.model.graph
         always[direction], ever[direction] = Circuit(graph, masks.all(dim=0)), Circuit(graph, masks.any(dim=0))
     both = ever["ns"] | ever["dn"]
     kinds = {
@@ -224,54 +224,57 @@ def _search_orders(planted: PlantedModel, share: float, seed: int) -> tuple[dict
     return {"ns": ever["ns"], "dn": ever["dn"], FOUND: both}, {"orders": labels}
 
 
-def _completed(planted: PlantedModel, share: float, seed: int) -> dict[str, Circuit]:
+def _completed(synthetic: SyntheticModel, share: float, seed: int) -> dict[str, Circuit]:
     """What EAP finds in either direction, with the edges whose score appears when nodes and gates of it go."""
-    found = _find(planted, "eap", "ns", share, seed) | _find(planted, "eap", "dn", share, seed)
-    return {FOUND: complete(planted.model, planted.pairs, found, share=share)}
+    found = _find(synthetic, "eap", "ns", share, seed) | _find(synthetic, "eap", "dn", share, seed)
+    return {FOUND: add_backups(synthetic.model, synthetic.pairs, found, share=share)}
 
 
-def _exhaustive(planted: PlantedModel, share: float) -> tuple[dict[str, Circuit], dict[str, Labels]]:
-    """All combinations of every port's senders, all other edges kept: what the margin says of each edge and pair."""
-    graph = planted.model.graph
+def _exhaustive(synthetic: SyntheticModel, share: float) -> tuple[dict[str, Circuit], dict[str, Labels]]:
+    """All combinations of every port's senders, all other edges kept: what the logit difference says of each edge and
+    pair."""
+    graph = synthetic.model.graph
     found: list[int] = []
     labels: dict[str, str | None] = {}
     for port in range(len(graph.ports)):
         edges = graph.edge_index[port][graph.edge_index[port] >= 0].tolist()
-        margins = margins_of_combinations(planted, edges)
-        whole = float(planted.pairs.margin(last_logits(planted.model, planted.pairs)).mean())
-        effects = [_differences(margins, [i]).abs().amax() for i in range(len(edges))]
+        logit_diffs = logit_diffs_of_combinations(synthetic, edges)
+        whole = float(synthetic.pairs.logit_diff(last_logits(synthetic.model, synthetic.pairs)).mean())
+        effects = [_differences(logit_diffs, [i]).abs().amax() for i in range(len(edges))]
         useful = [i for i, effect in enumerate(effects) if float(effect) >= share * abs(whole)]
         found += [edges[i] for i in useful]
-        votes = {i: [_pair_label(margins, i, j) for j in useful if j != i] for i in useful}
+        votes = {i: [_pair_label(logit_diffs, i, j) for j in useful if j != i] for i in useful}
         labels |= {graph.edges[edges[i]]: _strongest(some) for i, some in votes.items()}
     return {FOUND: graph.circuit(found)}, {"exhaustive": labels}
 
 
-def margins_of_combinations(planted: PlantedModel, edges: Sequence[int]) -> Tensor:
-    """The mean margin for every set of kept edges, all into one port. [kept (0 or 1) for each edge...]"""
+def logit_diffs_of_combinations(synthetic: SyntheticModel, edges: Sequence[int]) -> Tensor:
+    """The mean logit difference for every set of kept edges, all into one port. [kept (0 or 1) for each edge...]"""
     if len(edges) > _MOST_SENDERS:
         raise GatewiseError(f"a port has {len(edges)} senders; all combinations are tried up to {_MOST_SENDERS}.")
     kept = itertools.product((False, True), repeat=len(edges))
     removals = [frozenset(edge for edge, stays in zip(edges, row, strict=True) if not stays) for row in kept]
-    full = planted.model.graph.full()
-    found = measure_removals(Setting(planted.model, planted.pairs), full, removals, lambda bench: [bench.margin])
+    full = synthetic.model.graph.full()
+    found = measure_removals(
+        Setting(synthetic.model, synthetic.pairs), full, removals, lambda bench: [bench.logit_diff]
+    )
     return found[0].mean(dim=-1).reshape([2] * len(edges))
 
 
-def _differences(margins: Tensor, places: Sequence[int]) -> Tensor:
+def _differences(logit_diffs: Tensor, places: Sequence[int]) -> Tensor:
     """What keeping the edge at a place gains; for two places, how much more both gain than each: for all others."""
     for place in sorted(places, reverse=True):
-        margins = margins.select(place, 1) - margins.select(place, 0)
-    return margins
+        logit_diffs = logit_diffs.select(place, 1) - logit_diffs.select(place, 0)
+    return logit_diffs
 
 
-def _pair_label(margins: Tensor, i: int, j: int) -> tuple[float, GateType]:
+def _pair_label(logit_diffs: Tensor, i: int, j: int) -> tuple[float, GateType]:
     """The label of a pair in the combination of all other edges in which the two interact most, and how much they do.
 
     The pair's effect is the largest gain of either edge; an interaction of less than half of it is none.
     """
-    effect = min(float(_differences(margins, [place]).abs().amax()) for place in (i, j))
-    together = _differences(margins, [i, j]).flatten()
+    effect = min(float(_differences(logit_diffs, [place]).abs().amax()) for place in (i, j))
+    together = _differences(logit_diffs, [i, j]).flatten()
     interaction = float(together[together.abs().argmax()])
     if abs(interaction) < 0.5 * effect:
         return effect, "ADDER"
@@ -286,11 +289,11 @@ def _search_row(method: str, direction: str, trials: Sequence[Trial]) -> SearchR
     circuits = [one.circuits[direction] for one in trials]
 
     def recall(*kinds: GateType) -> Share | None:
-        true = [[edge for edge, kind in one.planted.truth.items() if kind in kinds] for one in trials]
+        true = [[edge for edge, kind in one.synthetic.truth.items() if kind in kinds] for one in trials]
         hits = [sum(edge in found for edge in edges) for edges, found in zip(true, circuits, strict=True)]
         return Share.of_counts(hits, [len(edges) for edges in true])
 
-    hits = [len(found & one.planted.circuit) for one, found in zip(trials, circuits, strict=True)]
+    hits = [len(found & one.synthetic.circuit) for one, found in zip(trials, circuits, strict=True)]
     precision = Share.of_counts(hits, [len(found) for found in circuits])
     return SearchRow(method, direction, precision, recall(*GATE_TYPES), {kind: recall(kind) for kind in GATE_TYPES})
 
@@ -317,9 +320,9 @@ def _label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
 def _labelled(one: Trial, rule: str) -> list[tuple[GateType, int, str | None]]:
     """Type, fan-in of the gate and label of every true edge that was found."""
     found, labels = one.circuits[FOUND], one.labels[rule]
-    fan_in = {gate.node: len(gate.senders) for gate in one.planted.gates}
+    fan_in = {gate.node: len(gate.senders) for gate in one.synthetic.gates}
     return [
         (kind, fan_in[edge.partition("->")[2]], labels.get(edge))
-        for edge, kind in one.planted.truth.items()
+        for edge, kind in one.synthetic.truth.items()
         if edge in found
     ]

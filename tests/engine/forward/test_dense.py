@@ -127,13 +127,13 @@ def test_gradient_is_autograds(architecture: str) -> None:
     engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
     generator = torch.Generator().manual_seed(0)
     mask = model.graph.matrix(torch.rand(model.graph.n_edges, generator=generator, dtype=torch.float64))
-    value, gradient = engine.gradient(mask, lambda logits: pairs.margin(logits).mean())
-    torch.testing.assert_close(value, pairs.margin(engine.logits(mask)).mean())
+    value, gradient = engine.gradient(mask, lambda logits: pairs.logit_diff(logits).mean())
+    torch.testing.assert_close(value, pairs.logit_diff(engine.logits(mask)).mean())
     for edge in torch.randperm(model.graph.n_edges, generator=generator)[:40].tolist():
         port, sender = int(model.graph.edge_port[edge]), int(model.graph.edge_sender[edge])
         step = torch.zeros_like(mask)
         step[port, sender] = 1e-5
-        up, down = (pairs.margin(engine.logits(mask + sign * step)).mean() for sign in (1, -1))
+        up, down = (pairs.logit_diff(engine.logits(mask + sign * step)).mean() for sign in (1, -1))
         assert float(gradient[port, sender]) == pytest.approx(float((up - down) / 2e-5), abs=2e-6)
 
 

@@ -78,20 +78,22 @@ def test_merged_ports() -> None:
 
 
 def test_only_what_is_open_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one path, three stages of four are run; of edges that lead nowhere, none."""
+    """Of one path, three sublayers of four are run; of edges that lead nowhere, none."""
     model, pairs = small_model("gpt2"), random_pairs()
     setting = Setting(model, pairs)
     on = setting.intervention(setting.batches()[0])
     ran: list[int] = []
     run = MaskedEngine._run
-    monkeypatch.setattr(MaskedEngine, "_run", lambda self, stage, x: ran.append(stage.index) or run(self, stage, x))
+    monkeypatch.setattr(
+        MaskedEngine, "_run", lambda self, sublayer, x: ran.append(sublayer.index) or run(self, sublayer, x)
+    )
 
-    def stages(*edges: str) -> list[int]:
+    def sublayers(*edges: str) -> list[int]:
         ran.clear()
         mask = model.graph.matrix(model.graph.circuit(edges).mask.float())
         MaskedEngine(model, on, 1 << 30).gradient(mask.expand(len(pairs), -1, -1), loss)
         return list(ran)
 
-    assert stages("input->a0.h1<v>", "a0.h1->m0", "m0->a1.h2<q>", "a1.h2->logits") == [0, 1, 2]
-    assert stages("input->a0.h1<v>", "a0.h1->m0", "m0->m1") == []  # no path to the logits
-    assert stages("a0.h1->m1", "m1->logits") == []  # nothing that differs is read
+    assert sublayers("input->a0.h1<v>", "a0.h1->m0", "m0->a1.h2<q>", "a1.h2->logits") == [0, 1, 2]
+    assert sublayers("input->a0.h1<v>", "a0.h1->m0", "m0->m1") == []  # no path to the logits
+    assert sublayers("a0.h1->m1", "m1->logits") == []  # nothing that differs is read

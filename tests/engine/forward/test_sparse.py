@@ -27,13 +27,13 @@ def circuits_of(model: Model) -> list[Circuit]:
     return [circuit for one in found for circuit in (one, ~one)]
 
 
-@pytest.mark.parametrize("ablation", ["interchange", "mean"])
+@pytest.mark.parametrize("ablation", ["patching", "mean"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_is_the_dense_engine(architecture: str, ablation: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
     setting = Setting(model, random_pairs(lengths=(7, 5, 6), same=(2, 1, 3)), ablation=ablation)  # type: ignore[arg-type]
     batch = setting.batches()[0]
-    directions = ("ns", "dn") if ablation == "interchange" else ("ns",)
+    directions = ("ns", "dn") if ablation == "patching" else ("ns",)
     for direction in directions:
         on = setting.intervention(batch, direction)  # type: ignore[arg-type]
         sparse, dense = SparseEngine(model, on), DenseEngine(model, on)
@@ -76,7 +76,7 @@ def test_liveness_of_all_is_that_of_each(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "neox", "gemma2"])
-def test_first_stages_that_stay_are_not_run_again(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_sublayers_that_stay_are_not_run_again(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model(architecture, dtype=torch.float64)
     graph, setting = model.graph, Setting(model, random_pairs(lengths=(7, 5, 6)))
     on = setting.intervention(setting.batches()[0])

@@ -11,7 +11,7 @@ from gatewise.engine.patching.incremental import State
 from gatewise.engine.patching.propagation import DEAD, LAST, WIDE, Route, all_liveness
 from gatewise.engine.runs.activations import both_runs
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.tasks.pairs import Pairs
 
 
@@ -97,9 +97,9 @@ def test_merged_ports(architecture: str) -> None:
     assert compare_random_removals(model, random_pairs(), 0.9, "ns", seed=2) == {1}
 
 
-def test_planted_models() -> None:
-    model = planted_model("combined")
-    assert compare_random_removals(model, planted_pairs(), 1.0, "ns", seed=0) == {1}
+def test_synthetic_models() -> None:
+    model = synthetic_model("combined")
+    assert compare_random_removals(model, synthetic_pairs(), 1.0, "ns", seed=0) == {1}
 
 
 def test_coupled_heads_live_together() -> None:

@@ -45,8 +45,8 @@ def written(model: Model, senders: list[int], rows: int, seed: int) -> Tensor:
     """What these heads might write: random mixtures of the rows of their output maps. [row, 3, d]"""
     graph, total = model.graph, torch.zeros(rows, 3, model.d_model, dtype=model.dtype)
     for sender in senders:
-        index = graph.stage_of_sender[sender]
-        out = model.stages[index - 1].out[sender - graph.sender_slices[index].start]  # type: ignore[union-attr]
+        index = graph.sublayer_of_sender[sender]
+        out = model.sublayers[index - 1].out[sender - graph.sender_slices[index].start]  # type: ignore[union-attr]
         total += random_residuals(rows, 3, len(out), dtype=model.dtype, seed=seed + sender) @ out
     return total
 

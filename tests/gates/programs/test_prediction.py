@@ -20,29 +20,29 @@ from gatewise.errors import GatewiseError
 from gatewise.gates.programs.prediction import Prediction, predict
 from gatewise.gates.programs.program import compose
 from gatewise.gates.testing.candidates import gate_of_masks, read_gate
-from gatewise.models.synthetic.logic_model import PlantedGate, build_planted, planted_pairs
+from gatewise.models.synthetic.logic_model import SyntheticGate, build_synthetic, synthetic_pairs
 
 SIZES = {"subsets": 60, "others": 30}
 SOURCES = dict.fromkeys([f"A{i}" for i in range(1, 10)], 1.0)
 
 
-def each_alone(gates: list[PlantedGate]) -> dict[str, dict[str, str]]:
+def each_alone(gates: list[SyntheticGate]) -> dict[str, dict[str, str]]:
     """Every edge of these gates as a group."""
     return {gate.node: {sender: f"{sender}->{gate.node}" for sender in gate.senders} for gate in gates}
 
 
-def planted(*layers: list[PlantedGate], groups: list[PlantedGate]) -> Prediction:
-    model = build_planted("planted", SOURCES, layers, layers[-1][0].node)
-    return predict(model, planted_pairs(16), each_alone(groups), **SIZES)
+def synthetic(*layers: list[SyntheticGate], groups: list[SyntheticGate]) -> Prediction:
+    model = build_synthetic("synthetic", SOURCES, layers, layers[-1][0].node)
+    return predict(model, synthetic_pairs(16), each_alone(groups), **SIZES)
 
 
 @cache
 def nested() -> Prediction:
     """(A1 and A2 and A3) and A4, beside A5 or A6 or A7, beside A8 + A9."""
-    first = [PlantedGate("B", "AND", ("A1", "A2", "A3")), PlantedGate("C", "OR", ("A5", "A6", "A7"))]
-    second = [PlantedGate("D", "AND", ("B", "A4")), PlantedGate("E", "ADDER", ("A8", "A9"), (0.3, 0.7))]
-    last = [PlantedGate("F", "ADDER", ("D", "C", "E"), (1.0, 1.5, 0.5))]
-    return planted(first, second, last, groups=[*first, second[0], second[1]])
+    first = [SyntheticGate("B", "AND", ("A1", "A2", "A3")), SyntheticGate("C", "OR", ("A5", "A6", "A7"))]
+    second = [SyntheticGate("D", "AND", ("B", "A4")), SyntheticGate("E", "ADDER", ("A8", "A9"), (0.3, 0.7))]
+    last = [SyntheticGate("F", "ADDER", ("D", "C", "E"), (1.0, 1.5, 0.5))]
+    return synthetic(first, second, last, groups=[*first, second[0], second[1]])
 
 
 def test_composed_gates_predict_what_is_made_of_gates_and_sums_do_not() -> None:
@@ -59,8 +59,8 @@ def test_composed_gates_predict_what_is_made_of_gates_and_sums_do_not() -> None:
 
 def test_sums_predict_a_sum() -> None:
     senders = tuple(f"A{i}" for i in range(1, 9))
-    gate = [PlantedGate("B", "ADDER", senders[:4]), PlantedGate("C", "ADDER", senders[4:], (1.0, 2.0, 3.0, 4.0))]
-    found = planted(gate, [PlantedGate("D", "ADDER", ("B", "C"))], groups=gate)
+    gate = [SyntheticGate("B", "ADDER", senders[:4]), SyntheticGate("C", "ADDER", senders[4:], (1.0, 2.0, 3.0, 4.0))]
+    found = synthetic(gate, [SyntheticGate("D", "ADDER", ("B", "C"))], groups=gate)
     for one in found.scores:
         assert one.r2.value > 0.99, one.name
         assert one.calibrated_error < 1e-5, one.name
@@ -73,22 +73,22 @@ def test_the_program_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_margins_are_those_of_one_plain_run_each(architecture: str) -> None:
+def test_logit_diffs_are_those_of_one_plain_run_each(architecture: str) -> None:
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4) * 8)
     found = predict(model, pairs, receivers=2, subsets=12, others=8)
     held_out, graph = Setting(model, pairs[8:]), model.graph
     engine = DenseEngine(model, held_out.intervention(held_out.batches()[0]))
 
-    def margins(circuit: Circuit) -> torch.Tensor:
-        return held_out.pairs.margin(engine.logits(dense_mask(model, circuit)))
+    def logit_diffs(circuit: Circuit) -> torch.Tensor:
+        return held_out.pairs.logit_diff(engine.logits(dense_mask(model, circuit)))
 
-    corrupted = margins(graph.empty())
-    total = margins(graph.full()) - corrupted
+    corrupted = logit_diffs(graph.empty())
+    total = logit_diffs(graph.full()) - corrupted
     for kept, share in zip(found.subsets, found.measured, strict=True):
         off = [name.split() for name, stays in zip(found.groups, kept.tolist(), strict=True) if not stays]
         ports = {f"{head}<{port.lower()}>" for head, port in off}
         gone = graph.circuit([edge for edge in graph.edges if edge.partition("->")[2] in ports])
-        expected = (margins(graph.full() - gone) - corrupted).mean() / total.mean()
+        expected = (logit_diffs(graph.full() - gone) - corrupted).mean() / total.mean()
         assert abs(float(share - expected)) < 1e-9
 
 
@@ -97,13 +97,13 @@ def test_a_program_of_one_receiver_is_exact_by_reader(architecture: str) -> None
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4) * 4)
     graph, setting = model.graph, Setting(model, pairs)
     ports = {kind: f"<{kind}>" for kind in "qkv"}
-    gates = [read_gate(graph, "a0.h1", ports, "player"), gate_of_masks(graph, LOGITS, {})]
+    gates = [read_gate(graph, "a0.h1", ports, "group"), gate_of_masks(graph, LOGITS, {})]
     program = compose(Batches(setting), gates, floor=0.0).by_reader
     on = torch.tensor(list(itertools.product((False, True), repeat=3)))
     engine = DenseEngine(model, setting.intervention(setting.batches()[0]))
     gone = [[f"a0.h1<{kind}>" for kind, stays in zip("qkv", row, strict=True) if not stays] for row in on.tolist()]
     circuits = [graph.circuit([e for e in graph.edges if e.partition("->")[2] not in ports]) for ports in gone]
-    runs = [pairs.margin(engine.logits(dense_mask(model, one))).mean() for one in (graph.empty(), *circuits)]
+    runs = [pairs.logit_diff(engine.logits(dense_mask(model, one))).mean() for one in (graph.empty(), *circuits)]
     expected = (torch.stack(runs[1:]) - runs[0]) / (runs[-1] - runs[0])
     torch.testing.assert_close(program(on), expected)
     assert program.parameters <= 7
@@ -121,12 +121,12 @@ def test_batches_change_nothing() -> None:
 def test_found_gates_are_groups_too(tmp_path: Path) -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4) * 8)
     gates = [
-        gw.interaction(
+        gw.test_gate(
             model, pairs, "a1.h2", {"Q": "<q>", "early": ["input->a1.h2<v>", "a0.h1->a1.h2<v>"]}, confirm=False
         ),
-        gw.interaction(model, pairs, "a1.h2", {"Q": "<q>", "K": "<k>"}, confirm=False),
-        gw.interaction(model, pairs, "logits", {"m0": "m0->logits", "m1": "m1->logits"}, confirm=False),
-        gw.interaction(model, pairs, "m1", {"m0": "m0->m1", "a": "a1.h2->m1"}, confirm=False),
+        gw.test_gate(model, pairs, "a1.h2", {"Q": "<q>", "K": "<k>"}, confirm=False),
+        gw.test_gate(model, pairs, "logits", {"m0": "m0->logits", "m1": "m1->logits"}, confirm=False),
+        gw.test_gate(model, pairs, "m1", {"m0": "m0->m1", "a": "a1.h2->m1"}, confirm=False),
     ]
     found = predict(model, pairs, gates, test=pairs, subsets=10, others=8)
     assert found.groups == ("a1.h2 Q", "a1.h2 early", "m1 m0", "m1 a", "logits m0", "logits m1")
@@ -138,10 +138,10 @@ def test_found_gates_are_groups_too(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_clear_line() -> None:
     model, pairs = small_model("gpt2"), random_pairs(lengths=(6, 4) * 8)
-    planted = build_planted("planted", SOURCES, [[PlantedGate("B", "AND", ("A1", "A2"))]], "B")
+    synthetic = build_synthetic("synthetic", SOURCES, [[SyntheticGate("B", "AND", ("A1", "A2"))]], "B")
     for call, said in [
         (lambda: predict(model, pairs, receivers=0), "asked for"),
-        (lambda: predict(planted, planted_pairs(16)), "0 nodes have several ports"),
+        (lambda: predict(synthetic, synthetic_pairs(16)), "0 nodes have several ports"),
         (lambda: predict(model, pairs, receivers=2), "ask for fewer"),
         (lambda: predict(model, pairs, receivers=3, subsets=10, others=9), "more than there are groups"),
         (lambda: predict(model, pairs, {"a0.h1": {"K": "<k>"}, "a0.1": {"V": "<v>"}}), "given twice"),

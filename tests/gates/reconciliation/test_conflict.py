@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.gates.labels import Gates, split_gates
+from gatewise.gates.labels import Gates, label_gates
 from gatewise.gates.reconciliation.conflict import find_conflicts
 
 GRAPH = Graph.layered(["A1", "A2", "A3", "A4"], [["B1", "B2"]], 6)  # ports B1, B2, logits
@@ -22,7 +22,7 @@ def gates(**kinds: list[str]) -> Gates:
     """Gates with these AND, OR and ADDER edges."""
     ns = GRAPH.circuit([*kinds.get("AND", []), *kinds.get("ADDER", [])])
     dn = GRAPH.circuit([*kinds.get("OR", []), *kinds.get("ADDER", [])])
-    return split_gates(ns, dn)
+    return label_gates(ns, dn)
 
 
 def test_the_papers_example() -> None:
@@ -90,7 +90,7 @@ def test_verdicts_are_those_of_trying_everything(first: dict[str, str], second: 
 def test_different_models_are_refused() -> None:
     other = Graph.layered(["A1"], [["B1"]], 2)
     with pytest.raises(GatewiseError, match="different models"):
-        find_conflicts(gates(), split_gates(other.empty(), other.empty()))
+        find_conflicts(gates(), label_gates(other.empty(), other.empty()))
     weights = [Circuit(GRAPH, GRAPH.empty().mask, None, {"weights": name}) for name in ("one", "two")]
     with pytest.raises(GatewiseError, match="different weights"):
-        find_conflicts(*(split_gates(circuit, circuit) for circuit in weights))
+        find_conflicts(*(label_gates(circuit, circuit) for circuit in weights))

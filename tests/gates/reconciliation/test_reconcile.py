@@ -1,4 +1,4 @@
-"""Tasks combined by logic: planted tasks against trying every set of edges, and against running the model."""
+"""Tasks combined by logic: synthetic tasks against trying every set of edges, and against running the model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ import gatewise.cli.main as cli
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise.gates.labels import Gates, GroupGate, split_gates
+from gatewise.gates.labels import Gates, GroupGate, label_gates
 from gatewise.gates.reconciliation import reconcile as reconciliation
 from gatewise.gates.reconciliation.formulas import TaskFormula
 from gatewise.gates.reconciliation.reconcile import Reconciliation
 from gatewise.gates.reconciliation.trials import ANSWER, other_removals, try_removals
 from gatewise.models.components import Pointwise
 from gatewise.models.model import Model
-from gatewise.models.synthetic.gate_kinds import planted_kind
-from gatewise.models.synthetic.logic_model import PlantedGate, logic_model
+from gatewise.models.synthetic.gate_kinds import synthetic_kind
+from gatewise.models.synthetic.logic_model import SyntheticGate, logic_model
 
 pytest.importorskip("pysat")
 SOURCES = ("A1", "A2", "A3", "A4")
@@ -39,7 +39,7 @@ SPLIT_KINDS, TESTED_KINDS = ("AND", "OR"), ("AND", "OR", "2 of 3", "XOR-like", "
 
 @dataclass(frozen=True)
 class Node:
-    """A planted gate; the last one, `out`, is a weighted sum of single senders and of AND and OR gates."""
+    """A synthetic gate; the last one, `out`, is a weighted sum of single senders and of AND and OR gates."""
 
     name: str
     kind: str
@@ -64,7 +64,7 @@ def logic(kind: str, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Planted:
+class Synthetic:
     """A logic model in which several tasks live: each has sources that speak on its clean token."""
 
     nodes: tuple[Node, ...]
@@ -82,7 +82,7 @@ class Planted:
             emitted[token + 1, [SOURCES.index(source) for source in speaking]] = 1.0
         places = torch.eye(len(SOURCES), graph.d_model, dtype=torch.float64)
 
-        def stage(node: Node) -> Pointwise:
+        def sublayer(node: Node) -> Pointwise:
             def function(x: Tensor, _nodes: Sequence[int]) -> Tensor:
                 out = torch.zeros_like(x)
                 out[..., own[node.name]] = node.value(x[..., [own[sender] for sender in node.senders]])
@@ -92,13 +92,13 @@ class Planted:
 
         head = torch.zeros(len(emitted), graph.d_model, dtype=torch.float64)
         head[0, own[OUT]] = 1.0
-        stages = tuple(map(stage, self.nodes))
+        sublayers = tuple(map(sublayer, self.nodes))
 
         def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
             return emitted[tokens].movedim(-1, 0)[..., None] * places[:, None, None]
 
         weights = {"emitted": emitted, "head": head}
-        return Model("planted:tasks", graph, embed, stages, lambda x: x, head, len(emitted), lambda: weights)
+        return Model("synthetic:tasks", graph, embed, sublayers, lambda x: x, head, len(emitted), lambda: weights)
 
     def pairs(self) -> gw.Pairs:
         """One pair for each task, in order."""
@@ -107,7 +107,7 @@ class Planted:
             [[task + 1] for task in range(count)], [[0]] * count, right=[0] * count, wrong=[1] * count
         )
 
-    def margin(self, task: int, kept: Mapping[str, Tensor]) -> Tensor:
+    def logit_diff(self, task: int, kept: Mapping[str, Tensor]) -> Tensor:
         """What the logits read, for many sets of kept edges at once; edges that are not named are all kept."""
         values: dict[str, Tensor] = {s: torch.tensor(float(s in self.speaking[task])).double() for s in SOURCES}
         one = torch.ones(()).double()
@@ -153,11 +153,11 @@ class Planted:
         ns, dn = (graph.circuit([*kinds[kind], *kinds["ADDER"]]) for kind in ("AND", "OR"))
         made = {"task": f"task {task}"}
         ns, dn = (Circuit(graph, one.mask, torch.where(one.mask, worth, 0.0), made) for one in (ns, dn))
-        found = split_gates(ns, dn)
+        found = label_gates(ns, dn)
         return Gates(found.ns, found.dn, found.by_type, tested=tuple(tested))
 
 
-def draw(seed: int, by: str, tasks: int = 2) -> Planted:
+def draw(seed: int, by: str, tasks: int = 2) -> Synthetic:
     """Tasks that share sources and gates, each of which works in the whole model."""
     rng = random.Random(f"{by}/{seed}")
     while True:
@@ -171,14 +171,14 @@ def draw(seed: int, by: str, tasks: int = 2) -> Planted:
         ends = [node.name for node in nodes if node.name not in read] + rng.sample(SOURCES, rng.randint(1, 2))
         nodes.append(Node(OUT, "sum", tuple(ends), _drawn_parts(rng, len(ends), by)))
         speaking = tuple(frozenset(rng.sample(SOURCES, rng.randint(2, 4))) for _ in range(tasks))
-        planted = Planted(tuple(nodes), speaking)
-        edges = {edge for task in range(tasks) for edge in planted.gates(task, by).sound.edges}
+        synthetic = Synthetic(tuple(nodes), speaking)
+        edges = {edge for task in range(tasks) for edge in synthetic.gates(task, by).sound.edges}
         shared = frozenset.intersection(*speaking) and set.intersection(
-            *(set(planted.speakers(task)) - {OUT} for task in range(tasks))
+            *(set(synthetic.speakers(task)) - {OUT} for task in range(tasks))
         )
-        works = all(float(planted.margin(task, {})) > 0 for task in range(tasks))
+        works = all(float(synthetic.logit_diff(task, {})) > 0 for task in range(tasks))
         if works and shared and len(edges) <= MOST_EDGES:
-            return planted
+            return synthetic
 
 
 def _drawn_parts(rng: random.Random, count: int, by: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
@@ -189,49 +189,49 @@ def _drawn_parts(rng: random.Random, count: int, by: str) -> tuple[tuple[str, tu
     return (*parts, *(("edge", (place,), rng.randint(1, 4)) for place in places))
 
 
-def tried(planted: Planted, keep: Sequence[int], remove: Sequence[int], share: float, by: str) -> int | None:
+def tried(synthetic: Synthetic, keep: Sequence[int], remove: Sequence[int], share: float, by: str) -> int | None:
     """The size of the smallest removal that does what is asked, of all there are."""
-    edges = sorted({edge for task in (*keep, *remove) for edge in planted.gates(task, by).sound.edges})
+    edges = sorted({edge for task in (*keep, *remove) for edge in synthetic.gates(task, by).sound.edges})
     sets = torch.arange(1 << len(edges))
     kept = {edge: (sets >> i & 1 == 0).double() for i, edge in enumerate(edges)}
     good = torch.ones(len(sets), dtype=torch.bool)
     for task in (*keep, *remove):
-        good &= does(planted.margin(task, kept), planted.margin(task, {}), task in keep, share)
+        good &= does(synthetic.logit_diff(task, kept), synthetic.logit_diff(task, {}), task in keep, share)
     sizes = torch.tensor([int(bits).bit_count() for bits in sets[good].tolist()])
     return int(sizes.min()) if len(sizes) else None
 
 
-def does(margin: Tensor, full: Tensor, keep: bool, share: float) -> Tensor:
-    return margin >= share * full - 1e-9 if keep else margin <= (1 - share) * full + 1e-9
+def does(logit_diff: Tensor, full: Tensor, keep: bool, share: float) -> Tensor:
+    return logit_diff >= share * full - 1e-9 if keep else logit_diff <= (1 - share) * full + 1e-9
 
 
 def check(seed: int, by: str, tasks: int = 2, removed: int = 1) -> bool:
     """Whether it is possible; an error if the answer is not the right one."""
-    planted = draw(seed, by, tasks)
+    synthetic = draw(seed, by, tasks)
     share = (0.7, 0.8, 0.9, 1.0)[seed % 4]
-    gates = [planted.gates(task, by) for task in range(tasks)]
+    gates = [synthetic.gates(task, by) for task in range(tasks)]
     keep, remove = list(range(tasks - removed)), list(range(tasks - removed, tasks))
     answer = gw.reconcile([gates[i] for i in keep], [gates[i] for i in remove], share=share, by=by)  # type: ignore[arg-type]
-    smallest = tried(planted, keep, remove, share, by)
+    smallest = tried(synthetic, keep, remove, share, by)
     assert answer.possible == (smallest is not None), seed
     if answer.removal is None:
         assert answer.core, seed
         return False
     assert (len(answer.removal), answer.smallest) == (smallest, True), seed
-    pairs = planted.pairs()
-    margins = pairs.margin(gw.run_circuit(planted.model(), pairs, ~answer.removal))
+    pairs = synthetic.pairs()
+    logit_diffs = pairs.logit_diff(gw.run_circuit(synthetic.model(), pairs, ~answer.removal))
     for task in range(tasks):
-        full = planted.margin(task, {})
-        assert does(margins[task], full, task in keep, share), (seed, task)
+        full = synthetic.logit_diff(task, {})
+        assert does(logit_diffs[task], full, task in keep, share), (seed, task)
         if f"{OUT}->logits" not in answer.removal:
             said = answer.formulas[task].levels(answer.removal.indices)[OUT]
-            assert said == pytest.approx(float(margins[task] / full)), (seed, task)
+            assert said == pytest.approx(float(logit_diffs[task] / full)), (seed, task)
     return True
 
 
 @pytest.mark.parametrize("by", ["split", "tested"])
 def test_every_answer_is_that_of_trying_everything_and_of_running_the_model(by: str) -> None:
-    """100 pairs of planted tasks each; by tested gates, `2 of 3`, XOR-like and inhibiting ones are among them."""
+    """100 pairs of synthetic tasks each; by tested gates, `2 of 3`, XOR-like and inhibiting ones are among them."""
     found = Counter(check(seed, by) for seed in range(100))
     assert min(found[True], found[False]) >= 15
 
@@ -241,14 +241,14 @@ def test_several_tasks_to_keep_and_to_remove() -> None:
     assert min(found[True], found[False]) >= 2
 
 
-EITHER = Planted(
+EITHER = Synthetic(
     (Node("B1", "OR", ("A1", "A2")), Node(OUT, "sum", ("B1",), (("edge", (0,), 1),))),
     (frozenset({"A1", "A2"}), frozenset({"A2"})),
 )
 
 
-def asked(planted: Planted, keep: int, **more: Any) -> Reconciliation:
-    return gw.reconcile([planted.gates(keep, "split")], [planted.gates(1 - keep, "split")], **more)
+def asked(synthetic: Synthetic, keep: int, **more: Any) -> Reconciliation:
+    return gw.reconcile([synthetic.gates(keep, "split")], [synthetic.gates(1 - keep, "split")], **more)
 
 
 def test_the_papers_example_and_its_reverse_in_words() -> None:
@@ -274,7 +274,7 @@ def test_negative_shares_are_not_monotone() -> None:
     scores[circuit.indices] = torch.tensor([3.0, -3.0, 4.0])
     task = Circuit(graph, circuit.mask, scores)
     lost = graph.circuit(["A1->logits"])
-    found = gw.reconcile([split_gates(task, task)], [split_gates(lost, lost)])
+    found = gw.reconcile([label_gates(task, task)], [label_gates(lost, lost)])
     assert found.removal is not None
     assert found.removal.edges == ["A1->logits", "A2->logits"]  # 3 - 3 + 4 = 4 without A1 is 1, without both 4
     assert not found.monotone
@@ -292,7 +292,7 @@ def test_a_weighted_sum_in_clauses_is_the_sum(seed: int) -> None:
     scores = torch.zeros(graph.n_edges)
     scores[circuit.indices] = torch.tensor([rng.choice([-1, 1, 1, 1]) * rng.uniform(0.1, 9) for _ in sources])
     task = Circuit(graph, circuit.mask, scores)
-    formula = TaskFormula(split_gates(task, task), "sum", keep=rng.random() < 0.5, share=rng.choice([0.6, 0.9, 1.0]))
+    formula = TaskFormula(label_gates(task, task), "sum", keep=rng.random() < 0.5, share=rng.choice([0.6, 0.9, 1.0]))
     clauses = reconciliation._Clauses([formula])
     with Solver("glucose4", bootstrap_with=clauses.hard) as solver:
         for chance in range(1 << len(sources)):
@@ -343,16 +343,16 @@ def test_refusals() -> None:
         "'split' or 'tested'": {"keep": [], "remove": [gates], "by": "guess"},
         "were not tested": {"keep": [], "remove": [gates], "by": "tested"},
         "more than 0; got": {"keep": [], "remove": [gates], "seconds": 0.0},
-        "different models": {"keep": [split_gates(other, other)], "remove": [gates]},
-        "no edge of task 1 goes into the logits": {"keep": [], "remove": [split_gates(empty, empty)]},
+        "different models": {"keep": [label_gates(other, other)], "remove": [gates]},
+        "no edge of task 1 goes into the logits": {"keep": [], "remove": [label_gates(empty, empty)]},
     }.items():
         with pytest.raises(GatewiseError, match=message):
             gw.reconcile(**arguments)
 
 
 def test_tested_gates_are_saved_with_the_others(tmp_path: Path) -> None:
-    planted = draw(0, "tested")
-    gates = planted.gates(0, "tested")
+    synthetic = draw(0, "tested")
+    gates = synthetic.gates(0, "tested")
     gates.save(tmp_path / "tested.gates")
     assert Gates.load(tmp_path / "tested.gates") == gates
     assert gates.tested
@@ -364,23 +364,23 @@ def test_tested_gates_are_saved_with_the_others(tmp_path: Path) -> None:
 
 def test_a_measured_gate_is_worth_what_was_measured() -> None:
     """The table of an interaction, with the rest as one more player, which does nothing here."""
-    planted = planted_kind("and-of-groups", examples=8)
-    gate = gw.interaction(planted.model, planted.pairs, "B", planted.groups, confirm=False).gate
-    assert (gate.receiver, gate.label, gate.groups) == ("B", "AND", planted.groups)
+    synthetic = synthetic_kind("and-of-groups", examples=8)
+    gate = gw.test_gate(synthetic.model, synthetic.pairs, "B", synthetic.groups, confirm=False).gate
+    assert (gate.receiver, gate.label, gate.groups) == ("B", "AND", synthetic.groups)
     assert gate.values == pytest.approx((0, 0, 0, 1) * 2, abs=1e-9)
 
 
 def test_trials_run_the_model_and_blame_the_gate_that_is_wrong() -> None:
     """B is an AND that red takes for an OR: logic keeps red without A2->B, and red is gone."""
     emitted = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    layers = [[PlantedGate("B", "AND", ("A1", "A2"))], [PlantedGate("out", "ADDER", ("B",))]]
-    model = logic_model("planted:wrong", ["A1", "A2"], emitted, layers, "out")
+    layers = [[SyntheticGate("B", "AND", ("A1", "A2"))], [SyntheticGate("out", "ADDER", ("B",))]]
+    model = logic_model("synthetic:wrong", ["A1", "A2"], emitted, layers, "out")
     graph, pairs = model.graph, gw.Pairs.from_tokens([[1]] * 4, [[0]] * 4, right=[0] * 4, wrong=[1] * 4)
     rest = ["B->out", "out->logits"]
     ns, dn = graph.circuit(rest), graph.circuit(["A1->B", "A2->B", *rest])
-    red = split_gates(ns.with_provenance(task="red"), dn.with_provenance(task="red"))
+    red = label_gates(ns.with_provenance(task="red"), dn.with_provenance(task="red"))
     path = graph.circuit(["A2->B", *rest]).with_provenance(task="blue")
-    blue = split_gates(path, path)
+    blue = label_gates(path, path)
     answer = gw.reconcile([red], [blue])
     others = other_removals([red], [blue], size=1)
     assert others["set difference"] == graph.empty()

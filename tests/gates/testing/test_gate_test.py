@@ -15,9 +15,9 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.gates.testing.gate_test import Interaction, interaction, interactions
+from gatewise.gates.testing.gate_test import GateTest, interactions, test_gate
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.tasks.pairs import Pairs
 
 LENGTHS = (6, 4) * 4
@@ -35,7 +35,7 @@ def small(architecture: str) -> tuple[Model, Pairs]:
 
 
 class Twin:
-    """B(S), gradients and margins by the reference engine, one example at a time."""
+    """B(S), gradients and logit differences by the reference engine, one example at a time."""
 
     def __init__(self, model: Model, pairs: Pairs, row: int, receiver: str, circuit: Circuit | None) -> None:
         self.net, self.model, self.receiver = _Net(model), model, receiver
@@ -62,20 +62,20 @@ class Twin:
         found = self.net.run(self.clean, kept, self.other)[0]
         return {node: found[node] for node in self.writers}
 
-    def margin(self, logits: Tensor) -> Tensor:
-        return self.pairs.margin(logits[None])[0]
+    def logit_diff(self, logits: Tensor) -> Tensor:
+        return self.pairs.logit_diff(logits[None])[0]
 
     def gradients(self, tokens: Tensor) -> dict[str, Tensor]:
         own = self.net.run(tokens, self.kept, self.other)[0]
         put = {node: own[node].detach().requires_grad_(True) for node in self.writers}
         logits = self.net.run(tokens, self.kept, self.other, put)[1] + 0 * sum(x.sum() for x in put.values())
-        found = torch.autograd.grad(self.margin(logits), list(put.values()), materialize_grads=True)
+        found = torch.autograd.grad(self.logit_diff(logits), list(put.values()), materialize_grads=True)
         return dict(zip(put, found, strict=True))
 
     def value(self, clean: set[str], siblings: bool) -> float:
         if self.receiver == "logits":
             runs = (self.kept - self._into(["logits"]) | clean, self.kept - self._into(["logits"]))
-            both, none = (self.margin(self.net.run(self.clean, kept, self.other)[1]) for kept in runs)
+            both, none = (self.logit_diff(self.net.run(self.clean, kept, self.other)[1]) for kept in runs)
             return float(both - none)
         here = self.outputs(clean, siblings)
         return float(sum((self.gradient[w] * (here[w] - self.none[w])).sum() for w in self.writers))
@@ -91,15 +91,15 @@ class Twin:
 
     def total(self) -> float:
         runs = ((self.clean, self.kept), (self.corrupted, self.every))
-        clean, corrupted = (self.margin(self.net.run(tokens, kept, self.other)[1]) for tokens, kept in runs)
+        clean, corrupted = (self.logit_diff(self.net.run(tokens, kept, self.other)[1]) for tokens, kept in runs)
         return float(clean - corrupted)
 
-    def on_margin(self, clean: set[str], siblings: bool, side: str) -> float:
+    def on_logit_diff(self, clean: set[str], siblings: bool, side: str) -> float:
         tokens = self.clean if side == "clean" else self.corrupted
-        return float(self.margin(self.net.run(tokens, self.every, self.other, self.outputs(clean, siblings))[1]))
+        return float(self.logit_diff(self.net.run(tokens, self.every, self.other, self.outputs(clean, siblings))[1]))
 
 
-def edges_of(found: Interaction, twin: Twin, bits: int) -> tuple[set[str], bool]:
+def edges_of(found: GateTest, twin: Twin, bits: int) -> tuple[set[str], bool]:
     """Clean edges of a set of groups and the rest, and whether the rest is among them."""
     named = list(found.groups.values())
     chosen = {edge for i, edges in enumerate(named) if bits >> i & 1 for edge in edges}
@@ -127,12 +127,12 @@ def test_agrees_with_one_run_per_set(architecture: str, receiver: str, groups: M
         named = [edge for group in groups.values() for edge in ([group] if isinstance(group, str) else group)]
         circuit = model.graph.random_circuit(model.graph.n_edges // 2, seed=2)
         circuit |= model.graph.circuit([edge for edge in named if "->" in edge])
-    found = interaction(model, pairs, receiver, groups, circuit=circuit, rest="clean", memory=300_000)
+    found = test_gate(model, pairs, receiver, groups, circuit=circuit, rest="clean", memory=300_000)
     sets = range(len(found.table))
     confirmed = found.confirmed
     assert confirmed is not None
-    members = [i for i, name in enumerate(found.players) if name in confirmed.members]
-    sums = dict.fromkeys(confirmed.on_margin, 0.0)
+    members = [i for i, name in enumerate(found.all_groups) if name in confirmed.members]
+    sums = dict.fromkeys(confirmed.on_logit_diff, 0.0)
     for row in (0, 5):
         twin = Twin(model, pairs, row, receiver, circuit)
         assert float(found.total[row]) == pytest.approx(twin.total(), abs=1e-9)
@@ -146,22 +146,22 @@ def test_agrees_with_one_run_per_set(architecture: str, receiver: str, groups: M
             chosen = sum(1 << member for j, member in enumerate(members) if bits >> j & 1) | 1 << len(groups)
             sign = (-1) ** (len(members) - bits.bit_count())
             for side in sums:
-                sums[side] += sign * twin.on_margin(*edges_of(found, twin, chosen), side)
+                sums[side] += sign * twin.on_logit_diff(*edges_of(found, twin, chosen), side)
     for side, value in sums.items():
-        assert confirmed.on_margin[side].value == pytest.approx(value / float(found.total.sum()), abs=1e-9)
+        assert confirmed.on_logit_diff[side].value == pytest.approx(value / float(found.total.sum()), abs=1e-9)
 
 
 # What has to be true
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "neox", "llama", "gemma3"])
-@pytest.mark.parametrize("rest", ["corrupted", "clean", "player"])
+@pytest.mark.parametrize("rest", ["corrupted", "clean", "group"])
 def test_identities(architecture: str, rest: Any) -> None:
     model, pairs = small(architecture)
-    found = interaction(model, pairs, "a1.h2", HEAD, rest=rest, confirm=False)
-    everyone = frozenset(found.players)
-    assert sum(found.dividends.values()) == pytest.approx(found.values[everyone], abs=1e-12)
-    for name in found.players:
+    found = test_gate(model, pairs, "a1.h2", HEAD, rest=rest, confirm=False)
+    everyone = frozenset(found.all_groups)
+    assert sum(found.harsanyi_interactions.values()) == pytest.approx(found.values[everyone], abs=1e-12)
+    for name in found.all_groups:
         mine = sum(value for (one, _), value in found.partners.items() if one == name)
         assert mine == pytest.approx(found.ns[name] - found.dn[name], abs=1e-12)
 
@@ -169,8 +169,8 @@ def test_identities(architecture: str, rest: Any) -> None:
 @pytest.mark.parametrize("architecture", ["gpt2", "neox", "llama", "gemma2"])
 def test_swapping_the_runs_and_the_context_turns_gamma_round(architecture: str) -> None:
     model, pairs = small(architecture)
-    one = interaction(model, pairs, "a1.h2", HEAD, rest="corrupted", confirm=False)
-    other = interaction(model, pairs.swapped(), "a1.h2", HEAD, rest="clean", confirm=False)
+    one = test_gate(model, pairs, "a1.h2", HEAD, rest="corrupted", confirm=False)
+    other = test_gate(model, pairs.swapped(), "a1.h2", HEAD, rest="clean", confirm=False)
     assert one.gamma == pytest.approx({name: -value for name, value in other.gamma.items()}, abs=1e-9)
     assert one.ns == pytest.approx(other.dn, abs=1e-9)
 
@@ -185,7 +185,7 @@ def test_several_receivers_at_once_are_what_each_is_alone(confirm: bool) -> None
         ("a1.h2", {"Q": "<q>", "V": "<v>"}),
     ]
     together = interactions(setting, asked, rest="clean", confirm=confirm)
-    alone = [interaction(setting, None, *one, rest="clean", confirm=confirm) for one in asked]
+    alone = [test_gate(setting, None, *one, rest="clean", confirm=confirm) for one in asked]
     for a, b in zip(together, alone, strict=True):
         torch.testing.assert_close(a.table, b.table)
         assert a.label == b.label
@@ -195,19 +195,21 @@ def test_several_receivers_at_once_are_what_each_is_alone(confirm: bool) -> None
 
 def test_nothing_depends_on_the_batch_size() -> None:
     model, pairs = small("llama")
-    whole, parts = (interaction(model, pairs, "m1", MLP, memory=memory) for memory in (None, 300_000))
+    whole, parts = (test_gate(model, pairs, "m1", MLP, memory=memory) for memory in (None, 300_000))
     torch.testing.assert_close(whole.table, parts.table, atol=1e-12, rtol=0)
     assert whole.confirmed is not None
     assert parts.confirmed is not None
-    assert whole.confirmed.on_margin["clean"].low == pytest.approx(parts.confirmed.on_margin["clean"].low, abs=1e-12)
+    assert whole.confirmed.on_logit_diff["clean"].low == pytest.approx(
+        parts.confirmed.on_logit_diff["clean"].low, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
 def test_the_whole_graph_as_a_circuit_is_the_model(architecture: str) -> None:
     model, pairs = small(architecture)
     for receiver, groups in (("a1.h2", HEAD), ("m1", MLP), ("logits", LAST)):
-        plain = interaction(model, pairs, receiver, groups, confirm=False)
-        full = interaction(model, pairs, receiver, groups, circuit=model.graph.full(), confirm=False)
+        plain = test_gate(model, pairs, receiver, groups, confirm=False)
+        full = test_gate(model, pairs, receiver, groups, circuit=model.graph.full(), confirm=False)
         torch.testing.assert_close(plain.table, full.table, atol=1e-10, rtol=0)
 
 
@@ -215,17 +217,17 @@ def test_merged_ports_are_one_port() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64, qkv="merged"), random_pairs(lengths=LENGTHS)
     split, _ = small("gpt2")
     edges = ["input->a1.h2", "a0.h1->a1.h2"]
-    merged = interaction(model, pairs, "a1.h2", {"a": edges, "b": "m0->a1.h2"}, confirm=False)
+    merged = test_gate(model, pairs, "a1.h2", {"a": edges, "b": "m0->a1.h2"}, confirm=False)
     spread = {
         "a": [f"{edge}<{kind}>" for edge in edges for kind in "qkv"],
         "b": [f"m0->a1.h2<{kind}>" for kind in "qkv"],
     }
-    torch.testing.assert_close(merged.table, interaction(split, pairs, "a1.h2", spread, confirm=False).table)
+    torch.testing.assert_close(merged.table, test_gate(split, pairs, "a1.h2", spread, confirm=False).table)
 
 
 @pytest.mark.parametrize(("kind", "label"), [("and", "AND"), ("or", "OR"), ("adder", "ADDER")])
-def test_planted_gates(kind: str, label: str) -> None:
-    found = interaction(planted_model(kind), planted_pairs(8), "B", {"one": "A1->B", "two": "A2->B"})
+def test_synthetic_gates(kind: str, label: str) -> None:
+    found = test_gate(synthetic_model(kind), synthetic_pairs(8), "B", {"one": "A1->B", "two": "A2->B"})
     assert (found.label, found.members) == (label, ("one", "two"))
     assert list(found.gamma.values()) == pytest.approx([{"AND": 1, "OR": -1, "ADDER": 0}[label]] * 2)
     assert set(found.group_labels.values()) == {label}
@@ -235,7 +237,7 @@ def test_planted_gates(kind: str, label: str) -> None:
 
 
 def test_the_rest_as_a_player_makes_one_group_enough() -> None:
-    found = interaction(planted_model("and"), planted_pairs(8), "B", {"one": "A1->B"}, rest="player")
+    found = test_gate(synthetic_model("and"), synthetic_pairs(8), "B", {"one": "A1->B"}, rest="group")
     assert found.partners == {("one", "rest"): 1, ("rest", "one"): 1}
     assert found.label == "AND"
 
@@ -243,7 +245,7 @@ def test_the_rest_as_a_player_makes_one_group_enough() -> None:
 def test_a_group_may_need_the_other_which_acts_alone() -> None:
     """Three quarters of b's effect are its own; a does something only beside b. As keys and values in real heads."""
     table = torch.tensor([0.0, 0.0, 0.75, 1.0, 0.0, 0.0, 0.75, 1.0]).double()[:, None].expand(8, 16)
-    found = Interaction("B", {"a": ("A1->B",), "b": ("A2->B",)}, "corrupted", table, torch.ones(16).double())
+    found = GateTest("B", {"a": ("A1->B",), "b": ("A2->B",)}, "corrupted", table, torch.ones(16).double())
     assert found.group_labels == {"a": "AND", "b": "ADDER"}
     assert found.label == "ADDER"  # a quarter is as much as an ADDER may be off
 
@@ -253,7 +255,7 @@ def test_refusals() -> None:
 
     def refused(match: str, receiver: str = "a1.h2", groups: Any = HEAD, **more: Any) -> None:
         with pytest.raises(GatewiseError, match=match) as error:
-            interaction(model, more.pop("pairs", pairs), receiver, groups, **more)
+            test_gate(model, more.pop("pairs", pairs), receiver, groups, **more)
         assert "\n" not in str(error.value)
 
     refused("not into a1.h2", groups={"a": "input->a1.h2<k>", "b": "input->m1"})
@@ -268,14 +270,14 @@ def test_refusals() -> None:
     refused("not in the circuit", groups={"a": "input->a1.h2<k>", "b": "<v>"}, circuit=model.graph.empty())
     refused("'b' of a1.h2 has no edges", groups={"a": "<k>", "b": "<v>"}, circuit=model.graph.circuit(["m0->a1.h2<k>"]))
     refused("rest is", rest="both")
-    refused("'rest' is the name", groups={"rest": "<k>"}, rest="player")
+    refused("'rest' is the name", groups={"rest": "<k>"}, rest="group")
     refused("tells apart", pairs=Pairs.from_tokens([[1, 2]] * 8, [[1, 2]] * 8, [3] * 8, [4] * 8))
 
 
 def test_a_setting_stands_for_model_and_pairs() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4) * 5)
     setting = Setting(model, pairs)
-    expected = interaction(model, pairs, "a1.h2", HEAD)
-    torch.testing.assert_close(interaction(setting, None, "a1.h2", HEAD).table, expected.table, atol=0, rtol=0)
+    expected = test_gate(model, pairs, "a1.h2", HEAD)
+    torch.testing.assert_close(test_gate(setting, None, "a1.h2", HEAD).table, expected.table, atol=0, rtol=0)
     with pytest.raises(GatewiseError, match="between two runs, and zero ablation has one"):
-        interaction(Setting(model, pairs, ablation="zero"), None, "a1.h2", HEAD)
+        test_gate(Setting(model, pairs, ablation="zero"), None, "a1.h2", HEAD)

@@ -19,7 +19,7 @@ def random_table(count: int, seed: int = 0, rows: int = 5) -> torch.Tensor:
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_dividends_are_the_alternating_sums_and_add_up(count: int) -> None:
     table = random_table(count)
-    found = harsanyi.dividends(table)
+    found = harsanyi.harsanyi_interactions(table)
     for bits in range(1 << count):
         subsets = [other for other in range(1 << count) if other & bits == other]
         signs = [(-1) ** (bits.bit_count() - other.bit_count()) for other in subsets]

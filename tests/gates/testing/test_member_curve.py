@@ -1,4 +1,4 @@
-"""Curves over the number of members, on planted thresholds and against tables of all subsets."""
+"""Curves over the number of members, on synthetic thresholds and against tables of all subsets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.errors import GatewiseError
-from gatewise.gates.testing.gate_test import interaction
+from gatewise.gates.testing.gate_test import test_gate
 from gatewise.gates.testing.member_curve import member_curve
-from gatewise.models.synthetic.gate_kinds import planted_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_kind
 
 
 @pytest.mark.parametrize(
     ("name", "needed", "sharpness"),
     [("two-of-three", 2, 1.0), ("five-of-ten", 5, 1.0), ("saturating", 1, 0.3), ("and-of-groups", 10, 0.2)],
 )
-def test_planted_thresholds(name: str, needed: int, sharpness: float) -> None:
-    kind = planted_kind(name)
+def test_synthetic_thresholds(name: str, needed: int, sharpness: float) -> None:
+    kind = synthetic_kind(name)
     members = [edge for edges in kind.groups.values() for edge in edges]
     found = member_curve(kind.model, kind.pairs, kind.receiver, members, draws=300)
     assert found.needed == needed
@@ -33,13 +33,13 @@ def test_a_point_is_the_mean_of_all_subsets_of_its_size(architecture: str, rest:
     members = ["input->a1.h2<k>", "m0->a1.h2<v>", "a0.h1->a1.h2<q>"]
     curve = member_curve(model, pairs, "a1.h2", members, rest=rest)  # type: ignore[arg-type]
     groups = {edge: edge for edge in members}
-    found = interaction(model, pairs, "a1.h2", groups, rest=rest, confirm=False)  # type: ignore[arg-type]
+    found = test_gate(model, pairs, "a1.h2", groups, rest=rest, confirm=False)  # type: ignore[arg-type]
     for size in range(1, 4):
         some = [value for names, value in found.values.items() if len(names) == size]
         assert curve.values[size].value == pytest.approx(sum(some) / len(some), abs=1e-9)
 
 
 def test_one_member_is_no_curve() -> None:
-    kind = planted_kind("two-of-three")
+    kind = synthetic_kind("two-of-three")
     with pytest.raises(GatewiseError, match="two members"):
         member_curve(kind.model, kind.pairs, "B", ["A1->B"])

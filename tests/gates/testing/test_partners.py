@@ -1,4 +1,4 @@
-"""Partners of edges: identities in small random models, who they are in planted ones."""
+"""Partners of edges: identities in small random models, who they are in synthetic ones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.patching.node_patching import Batches
 from gatewise.engine.setting import Setting
-from gatewise.gates.testing.gate_test import interaction
-from gatewise.gates.testing.partners import edge_indices, local_and_downstream, partners
-from gatewise.models.synthetic.gate_kinds import planted_kind
+from gatewise.gates.testing.gate_test import test_gate
+from gatewise.gates.testing.partners import edge_indices, edge_partners, local_and_downstream
+from gatewise.models.synthetic.gate_kinds import synthetic_kind
 
 FAMILIES = ("gpt2", "neox", "llama", "gemma2", "gemma3")
 PAIRS = random_pairs(lengths=(6, 4) * 4)
@@ -26,7 +26,7 @@ def test_parts_sum_to_the_difference_of_scores_which_are_those_of_eap(architectu
     on = Batches(Setting(model, PAIRS, memory=400_000))
     arising, scores = local_and_downstream(on)
     torch.testing.assert_close(arising.sum(dim=0), scores[0] - scores[1], atol=1e-9, rtol=0)
-    total = sum(float((receivers.margins[0] - receivers.margins[1]).sum()) for receivers in on)
+    total = sum(float((receivers.logit_diffs[0] - receivers.logit_diffs[1]).sum()) for receivers in on)
     setting = Setting(model, PAIRS)
     expected = Attribution(setting, setting.batches()[0]).directions(["ns", "dn"])
     for found, direction in zip(scores, ("ns", "dn"), strict=True):
@@ -41,7 +41,7 @@ def test_partners_sum_to_what_they_explain(architecture: str, edge: str, within:
     circuit: Circuit | None = None
     if within:
         circuit = model.graph.random_circuit(60, seed=1) | model.graph.circuit([edge, "a1.h2->logits", "m1->logits"])
-    found = partners(model, PAIRS, edge, circuit=circuit)
+    found = edge_partners(model, PAIRS, edge, circuit=circuit)
     assert sum(found.exact.values()) == pytest.approx(found.ns - found.dn, abs=1e-9)
     assert sum(found.gradient.values()) == pytest.approx(found.local, abs=1e-9)
     assert found.local + found.downstream == pytest.approx(found.score_ns - found.score_dn, abs=1e-9)
@@ -59,33 +59,33 @@ def test_indices_of_edges_are_those_of_interactions_with_all_others(architecture
     found = edge_indices(model, PAIRS, of, circuit=circuit, memory=400_000)
     for edge, ns, dn, gamma in zip(of, found.ns.tolist(), found.dn.tolist(), found.gamma(0.0).tolist(), strict=True):
         receiver = edge.partition("->")[2].partition("<")[0]
-        one = interaction(model, PAIRS, receiver, {"e": edge}, rest="player", circuit=circuit, confirm=False, floor=0.0)
+        one = test_gate(model, PAIRS, receiver, {"e": edge}, rest="group", circuit=circuit, confirm=False, floor=0.0)
         assert (ns, dn, gamma) == pytest.approx((one.ns["e"], one.dn["e"], one.gamma["e"]), abs=1e-9, nan_ok=True)
 
 
 def test_the_partner_of_a_gates_edge_is_the_other_group() -> None:
-    kind = planted_kind("and-of-groups")
-    found = partners(kind.model, kind.pairs, "A1->B")
+    kind = synthetic_kind("and-of-groups")
+    found = edge_partners(kind.model, kind.pairs, "A1->B")
     assert sum(found.exact[f"A{i}"] for i in range(6, 11)) == pytest.approx(0.2)
     assert all(abs(found.exact[f"A{i}"]) < 1e-12 for i in range(1, 6))
     assert found.downstream == pytest.approx(0, abs=1e-12)
 
 
 def test_k_finds_its_partner_in_v() -> None:
-    kind = planted_kind("k-and-v")
-    assert partners(kind.model, kind.pairs, "k->a0.h0<k>").strongest[0] == "v"
+    kind = synthetic_kind("k-and-v")
+    assert edge_partners(kind.model, kind.pairs, "k->a0.h0<k>").strongest[0] == "v"
 
 
 def test_curvature_of_one_sender_is_its_own_and_has_no_partner() -> None:
-    kind = planted_kind("self-curvature")
-    found = partners(kind.model, kind.pairs, "A1->B")
+    kind = synthetic_kind("self-curvature")
+    found = edge_partners(kind.model, kind.pairs, "A1->B")
     assert found.gradient["A1"] == pytest.approx(found.local)
     assert found.local == pytest.approx(1)  # the slope of half the square: 1 where it is clean, 0 where not
     assert all(abs(value) < 1e-12 for value in found.exact.values())
 
 
 def test_saturation_downstream_has_no_local_part() -> None:
-    kind = planted_kind("downstream")
-    found = partners(kind.model, kind.pairs, "A1->B")
+    kind = synthetic_kind("downstream")
+    found = edge_partners(kind.model, kind.pairs, "A1->B")
     assert found.local == pytest.approx(0, abs=1e-12)
     assert abs(found.downstream) > 0.5

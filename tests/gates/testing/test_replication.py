@@ -7,31 +7,33 @@ import math
 import torch
 from small_models import random_pairs, small_model
 
-from gatewise.gates.testing.gate_test import interaction
+from gatewise.gates.testing.gate_test import test_gate
 from gatewise.gates.testing.replication import replicate
-from gatewise.gates.testing.search import find_interactions
-from gatewise.models.synthetic.gate_kinds import planted_kind
+from gatewise.gates.testing.search import test_gates
+from gatewise.models.synthetic.gate_kinds import synthetic_kind
 
 
-def test_a_planted_gate_comes_back_and_turns_with_the_prompts() -> None:
-    kind = planted_kind("and-of-groups", examples=32)
-    (found,) = find_interactions(kind.model, kind.pairs[:16]).found
+def test_a_synthetic_gate_comes_back_and_turns_with_the_prompts() -> None:
+    kind = synthetic_kind("and-of-groups", examples=32)
+    (found,) = test_gates(kind.model, kind.pairs[:16]).found
     again = replicate(kind.model, [found], {"others": kind.pairs[16:], "swapped": kind.pairs[16:].swapped()})
     assert again.rates["others"] == again.label_rates["others"] == 1
     assert (found.label, again.repetitions["swapped"][0].again.label) == ("AND", "OR")
-    assert again.rates["swapped"] == 0  # what both lacked is now what either brings: the dividend has the other sign
+    assert (
+        again.rates["swapped"] == 0
+    )  # what both lacked is now what either brings: the Harsanyi interaction has the other sign
     assert "others" in repr(again)
 
 
 def test_the_same_numbers_as_a_fresh_test() -> None:
     model, pairs = small_model("llama", dtype=torch.float64), random_pairs(lengths=(6, 4) * 8)
-    gate = interaction(model, pairs[:8], "a1.h2", {"K": "<k>", "V": "<v>"}, rest="clean", confirm=False)
+    gate = test_gate(model, pairs[:8], "a1.h2", {"K": "<k>", "V": "<v>"}, rest="clean", confirm=False)
     (one,) = replicate(model, [gate], {"rest": pairs[8:]}).repetitions["rest"]
-    expected = interaction(model, pairs[8:], "a1.h2", {"K": "<k>", "V": "<v>"}, rest="clean", confirm=False)
+    expected = test_gate(model, pairs[8:], "a1.h2", {"K": "<k>", "V": "<v>"}, rest="clean", confirm=False)
     torch.testing.assert_close(one.again.table, expected.table)
-    assert one.stands == (
-        expected.intervals["dividends"][gate.interaction[0]].without_zero
-        and expected.dividends[gate.interaction[0]] * gate.interaction[1].value > 0
+    assert one.significant == (
+        expected.intervals["harsanyi_interactions"][gate.interaction[0]].without_zero
+        and expected.harsanyi_interactions[gate.interaction[0]] * gate.interaction[1].value > 0
     )
 
 

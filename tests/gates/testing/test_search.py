@@ -7,10 +7,10 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.errors import GatewiseError
-from gatewise.gates.labels import split_gates
-from gatewise.gates.testing.gate_test import interaction
-from gatewise.gates.testing.search import find_interactions, interactions_at
-from gatewise.models.synthetic.gate_kinds import planted_kind
+from gatewise.gates.labels import label_gates
+from gatewise.gates.testing.gate_test import test_gate
+from gatewise.gates.testing.search import test_gates, test_receivers
+from gatewise.models.synthetic.gate_kinds import synthetic_kind
 
 PAIRS = random_pairs(lengths=(6, 4) * 8)
 
@@ -20,15 +20,15 @@ PAIRS = random_pairs(lengths=(6, 4) * 8)
 def test_tests_are_interactions_on_held_out_pairs(architecture: str, within: bool) -> None:
     model = small_model(architecture, dtype=torch.float64)
     circuit = model.graph.random_circuit(70, seed=1) if within else None
-    found = find_interactions(model, PAIRS, circuit, most=3)
+    found = test_gates(model, PAIRS, circuit, most=3)
     assert 0 < len(found.tested) <= 6
     for one in found.tested[:3]:
         options = {"rest": one.rest, "circuit": circuit, "confirm": one.confirmed is not None}
-        expected = interaction(model, PAIRS[8:], one.receiver, one.groups, **options)  # type: ignore[arg-type]
+        expected = test_gate(model, PAIRS[8:], one.receiver, one.groups, **options)  # type: ignore[arg-type]
         torch.testing.assert_close(one.table, expected.table, atol=1e-9, rtol=0)
         assert one.label == expected.label
         if one.confirmed is not None and expected.confirmed is not None:
-            here, there = (one.confirmed.on_margin["clean"].value, expected.confirmed.on_margin["clean"].value)
+            here, there = (one.confirmed.on_logit_diff["clean"].value, expected.confirmed.on_logit_diff["clean"].value)
             assert here == pytest.approx(there, abs=1e-9)
     sizes = [abs(one.interaction[1].value) for one in found.tested]
     assert sizes == sorted(sizes, reverse=True)
@@ -37,9 +37,9 @@ def test_tests_are_interactions_on_held_out_pairs(architecture: str, within: boo
 
 
 def test_groups_are_made_of_the_edges_asked_for() -> None:
-    kind = planted_kind("and-of-groups", examples=32)
+    kind = synthetic_kind("and-of-groups", examples=32)
     of = kind.model.graph.circuit(["A1->B", "A2->B", "A6->B"])
-    (found,) = find_interactions(kind.model, kind.pairs, of=of).found
+    (found,) = test_gates(kind.model, kind.pairs, of=of).found
     assert {frozenset(edges) for edges in found.groups.values()} == {
         frozenset({"A1->B", "A2->B"}),
         frozenset({"A6->B"}),
@@ -50,10 +50,10 @@ def test_groups_are_made_of_the_edges_asked_for() -> None:
 def test_receivers_are_tested_by_their_ports_or_by_what_each_direction_found() -> None:
     model = small_model("gpt2", dtype=torch.float64)
     ns, dn = (model.graph.random_circuit(60, seed=seed) for seed in (1, 2))
-    found = interactions_at(model, PAIRS, split_gates(ns, dn), ["a1.h2", "m1"], confirm=1)
+    found = test_receivers(model, PAIRS, label_gates(ns, dn), ["a1.h2", "m1"], confirm=1)
     by_receiver = {one.receiver: one for one in found.tested}
     head, mlp = by_receiver["a1.h2"], by_receiver["m1"]
-    expected = interaction(model, PAIRS, "a1.h2", {"Q": "<q>", "K": "<k>", "V": "<v>"}, confirm=False)
+    expected = test_gate(model, PAIRS, "a1.h2", {"Q": "<q>", "K": "<k>", "V": "<v>"}, confirm=False)
     torch.testing.assert_close(head.table, expected.table, atol=1e-9, rtol=0)
     into = [edge for edge in model.graph.edges if edge.endswith("->m1")]
     assert set(mlp.groups["Ns only"]) == {edge for edge in into if edge in ns and edge not in dn}
@@ -64,6 +64,6 @@ def test_receivers_are_tested_by_their_ports_or_by_what_each_direction_found() -
 def test_refusals() -> None:
     model = small_model("gpt2")
     with pytest.raises(GatewiseError, match="at least 8"):
-        find_interactions(model, PAIRS[:10])
+        test_gates(model, PAIRS[:10])
     with pytest.raises(GatewiseError, match="ports, partners; got roles"):
-        find_interactions(model, PAIRS, groupings=["roles"])  # type: ignore[list-item]
+        test_gates(model, PAIRS, groupings=["roles"])  # type: ignore[list-item]

@@ -18,7 +18,7 @@ from gatewise.methods.acdc._threshold import enough, next_threshold
 from gatewise.methods.acdc.search import Acdc, receiver_order, sender_order
 from gatewise.methods.configs import AcdcConfig
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.tasks.pairs import Pairs
 
 
@@ -167,7 +167,7 @@ def test_the_seed_permutes_senders_only() -> None:
 )
 def test_the_papers_table_on_single_gates(kind: str, direction: str, count: int) -> None:
     """Full, partial or none, by threshold; which edge is the partial one depends on the seed."""
-    model, pairs = planted_model(kind), planted_pairs()
+    model, pairs = synthetic_model(kind), synthetic_pairs()
     gate = model.graph.circuit(["A1->B", "A2->B"])
     found = [search(model, pairs, direction, 0.01, seed=seed) & gate for seed in range(8)]
     assert {len(circuit) for circuit in found} == {count}

@@ -210,7 +210,7 @@ def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
 
 def logits(model: Model) -> torch.Tensor:
     tokens = [[1, 5, 9, 3, 7, 11, 2, 8]]
-    return last_logits(model, Pairs.from_tokens(tokens, tokens, right=[4], wrong=[5]), side="clean")[0]
+    return last_logits(model, Pairs.from_tokens(tokens, tokens, correct=[4], incorrect=[5]), side="clean")[0]
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -1,4 +1,4 @@
-"""Planted kinds: their receivers compute what is written down, and gates come out as they were planted."""
+"""Synthetic kinds: their receivers compute what is written down, and gates come out as they were synthetic."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import pytest
 
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
-from gatewise.gates.testing.gate_test import interaction
-from gatewise.models.synthetic.gate_kinds import KINDS, planted_kind
+from gatewise.gates.testing.gate_test import test_gate
+from gatewise.models.synthetic.gate_kinds import KINDS, synthetic_kind
 from gatewise_paper.truth.gate_kinds import adjusted_rand_index, kind_rows
 
 SHARP = [kind for kind in KINDS if kind != "additive-on-average"]  # there, chance has a say
 
 
 @pytest.mark.parametrize("name", SHARP)
-def test_gate_index_and_label_are_the_planted_ones(name: str) -> None:
-    kind = planted_kind(name)
-    found = interaction(kind.model, kind.pairs, kind.receiver, kind.groups)
+def test_gate_index_and_label_are_the_synthetic_ones(name: str) -> None:
+    kind = synthetic_kind(name)
+    found = test_gate(kind.model, kind.pairs, kind.receiver, kind.groups)
     assert found.gamma == pytest.approx(kind.gamma, abs=0.02, nan_ok=True)
     assert found.label == kind.label
     assert bool(found.confirmed) == kind.gate
 
 
 @pytest.mark.parametrize(
-    ("name", "margin"), [("and-of-groups", 1.0), ("xor", 1.0), ("negative", 1.0), ("k-and-v", 1.0)]
+    ("name", "logit_diff"), [("and-of-groups", 1.0), ("xor", 1.0), ("negative", 1.0), ("k-and-v", 1.0)]
 )
-def test_clean_and_corrupted_margins(name: str, margin: float) -> None:
-    kind = planted_kind(name)
+def test_clean_and_corrupted_logit_diffs(name: str, logit_diff: float) -> None:
+    kind = synthetic_kind(name)
     full, empty = kind.model.graph.full(), kind.model.graph.empty()
-    clean, corrupted = (kind.pairs.margin(run_circuit(kind.model, kind.pairs, one)).mean() for one in (full, empty))
+    clean, corrupted = (kind.pairs.logit_diff(run_circuit(kind.model, kind.pairs, one)).mean() for one in (full, empty))
     assert float(clean - corrupted) == pytest.approx(1, abs=1e-3)
 
 
@@ -54,4 +54,4 @@ def test_adjusted_rand_index() -> None:
 
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(GatewiseError, match="and-of-groups"):
-        planted_kind("nand")
+        synthetic_kind("nand")

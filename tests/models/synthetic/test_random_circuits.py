@@ -1,4 +1,4 @@
-"""Random planted models: their truth by brute force, their values by an evaluator that shares no code with them."""
+"""Random synthetic models: their truth by brute force, their values by an evaluator that shares no code with them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit, run_circuits
 from gatewise.errors import GatewiseError
-from gatewise.models.synthetic.random_circuits import FULL_MARGIN, PlantedGate, PlantedModel, random_planted
+from gatewise.models.synthetic.random_circuits import FULL_LOGIT_DIFF, SyntheticGate, SyntheticModel, random_synthetic
 
 EXACT: dict[str, Any] = {"dtype": torch.float64, "examples": 1}
 
 
-def gate_of(planted: PlantedModel, gate: PlantedGate) -> dict[tuple[str, ...], float]:
-    """Margin for each set of the gate's edges that is kept, everything else intact."""
-    graph = planted.model.graph
+def gate_of(synthetic: SyntheticModel, gate: SyntheticGate) -> dict[tuple[str, ...], float]:
+    """Logit difference for each set of the gate's edges that is kept, everything else intact."""
+    graph = synthetic.model.graph
     subsets = [s for size in range(len(gate.senders) + 1) for s in itertools.combinations(gate.senders, size)]
     removed = [[f"{sender}->{gate.node}" for sender in gate.senders if sender not in s] for s in subsets]
     circuits = [graph.full() - graph.circuit(edges) for edges in removed]
-    margins = planted.pairs.margin(run_circuits(planted.model, planted.pairs, circuits))[:, 0].tolist()
-    return dict(zip(subsets, margins, strict=True))
+    logit_diffs = synthetic.pairs.logit_diff(run_circuits(synthetic.model, synthetic.pairs, circuits))[:, 0].tolist()
+    return dict(zip(subsets, logit_diffs, strict=True))
 
 
 def label(effects: dict[tuple[str, ...], float]) -> str:
@@ -43,17 +43,17 @@ def label(effects: dict[tuple[str, ...], float]) -> str:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_truth_by_brute_force(seed: int) -> None:
-    planted = random_planted(seed, **EXACT)
-    for gate in planted.gates:
-        found = label(gate_of(planted, gate))
-        assert {planted.truth[f"{sender}->{gate.node}"] for sender in gate.senders} == {found}
+    synthetic = random_synthetic(seed, **EXACT)
+    for gate in synthetic.gates:
+        found = label(gate_of(synthetic, gate))
+        assert {synthetic.truth[f"{sender}->{gate.node}"] for sender in gate.senders} == {found}
 
 
-def evaluate_by_hand(planted: PlantedModel, circuit: Circuit) -> float:
+def evaluate_by_hand(synthetic: SyntheticModel, circuit: Circuit) -> float:
     """The readout, from the gates' definitions, when only the circuit's edges carry the clean side."""
     kept = set(circuit.edges)
-    values: dict[str, float] = dict.fromkeys(planted.model.graph.stages[0].nodes, 1.0)
-    for gate in planted.gates:
+    values: dict[str, float] = dict.fromkeys(synthetic.model.graph.sublayers[0].nodes, 1.0)
+    for gate in synthetic.gates:
         inputs = [values[sender] if f"{sender}->{gate.node}" in kept else 0.0 for sender in gate.senders]
         if gate.type == "ADDER":
             value = sum(w * x for w, x in zip(gate.weights, inputs, strict=True))
@@ -68,35 +68,35 @@ def evaluate_by_hand(planted: PlantedModel, circuit: Circuit) -> float:
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_circuit_has_the_value_of_its_gates(seed: int, nested: bool) -> None:
-    planted = random_planted(seed, nested=nested, layers=3, **EXACT)
-    graph = planted.model.graph
-    subsets = [planted.circuit - graph.random_circuit(int(graph.n_edges * 0.1 * i), seed=i) for i in range(8)]
-    circuits = [graph.full(), graph.empty(), *subsets, *(c | ~planted.circuit for c in subsets)]
-    margins = planted.pairs.margin(run_circuits(planted.model, planted.pairs, circuits))[:, 0]
-    expected = torch.tensor([evaluate_by_hand(planted, circuit) for circuit in circuits], dtype=torch.float64)
-    torch.testing.assert_close(margins, expected, atol=1e-12, rtol=0)
-    assert float(margins[0]) == pytest.approx(FULL_MARGIN)
+    synthetic = random_synthetic(seed, nested=nested, layers=3, **EXACT)
+    graph = synthetic.model.graph
+    subsets = [synthetic.circuit - graph.random_circuit(int(graph.n_edges * 0.1 * i), seed=i) for i in range(8)]
+    circuits = [graph.full(), graph.empty(), *subsets, *(c | ~synthetic.circuit for c in subsets)]
+    logit_diffs = synthetic.pairs.logit_diff(run_circuits(synthetic.model, synthetic.pairs, circuits))[:, 0]
+    expected = torch.tensor([evaluate_by_hand(synthetic, circuit) for circuit in circuits], dtype=torch.float64)
+    torch.testing.assert_close(logit_diffs, expected, atol=1e-12, rtol=0)
+    assert float(logit_diffs[0]) == pytest.approx(FULL_LOGIT_DIFF)
 
 
 def test_the_true_circuit_is_all_that_matters() -> None:
-    planted = random_planted(3, nested=True, **EXACT)
-    model, graph = planted.model, planted.model.graph
+    synthetic = random_synthetic(3, nested=True, **EXACT)
+    model, graph = synthetic.model, synthetic.model.graph
     assert torch.equal(
-        run_circuit(model, planted.pairs, planted.circuit), run_circuit(model, planted.pairs, graph.full())
+        run_circuit(model, synthetic.pairs, synthetic.circuit), run_circuit(model, synthetic.pairs, graph.full())
     )
-    assert set(planted.circuit.edges) == {*planted.truth, "out->logits"}
-    assert planted.circuit.connected() == planted.circuit
+    assert set(synthetic.circuit.edges) == {*synthetic.truth, "out->logits"}
+    assert synthetic.circuit.connected() == synthetic.circuit
 
 
 def test_nested_gates_read_gates() -> None:
-    gates = {gate.node: gate for gate in random_planted(0, nested=True, layers=3).gates}
+    gates = {gate.node: gate for gate in random_synthetic(0, nested=True, layers=3).gates}
     assert all(any(s.startswith("G") for s in gates[f"G{level}.1"].senders) for level in (2, 3))
-    plain = random_planted(0, layers=3).gates[:-1]
+    plain = random_synthetic(0, layers=3).gates[:-1]
     assert all(sender.startswith("A") for gate in plain for sender in gate.senders)
 
 
 def test_all_types_and_fan_ins_appear() -> None:
-    gates = [gate for seed in range(30) for gate in random_planted(seed).gates[:-1]]
+    gates = [gate for seed in range(30) for gate in random_synthetic(seed).gates[:-1]]
     assert set(Counter((gate.type, len(gate.senders)) for gate in gates)) == set(
         itertools.product(("AND", "OR", "ADDER"), range(2, 6))
     )
@@ -104,33 +104,33 @@ def test_all_types_and_fan_ins_appear() -> None:
 
 def test_every_model_has_all_types() -> None:
     for seed in range(10):
-        assert {gate.type for gate in random_planted(seed).gates[:-1]} == {"AND", "OR", "ADDER"}
+        assert {gate.type for gate in random_synthetic(seed).gates[:-1]} == {"AND", "OR", "ADDER"}
 
 
 def test_a_seed_decides_everything() -> None:
-    one, same, other = (random_planted(seed, noise=0.05) for seed in (1, 1, 2))
+    one, same, other = (random_synthetic(seed, noise=0.05) for seed in (1, 1, 2))
     assert (one.truth, one.circuit, one.model.fingerprint) == (same.truth, same.circuit, same.model.fingerprint)
     assert one.model.fingerprint != other.model.fingerprint
-    assert one.model.fingerprint != random_planted(1, noise=0.06).model.fingerprint
+    assert one.model.fingerprint != random_synthetic(1, noise=0.06).model.fingerprint
 
 
 def test_noise_is_small_and_differs_between_examples() -> None:
-    planted = random_planted(5, noise=0.02, examples=16)
-    logits = run_circuit(planted.model, planted.pairs, planted.model.graph.full())
-    margins = planted.pairs.margin(logits)
+    synthetic = random_synthetic(5, noise=0.02, examples=16)
+    logits = run_circuit(synthetic.model, synthetic.pairs, synthetic.model.graph.full())
+    logit_diffs = synthetic.pairs.logit_diff(logits)
     assert logits.shape == (16, 17)
-    assert float(margins.std()) > 0
-    assert float((margins - FULL_MARGIN).abs().max()) < 0.5
-    empty = run_circuit(planted.model, planted.pairs, planted.model.graph.empty())
-    zeroed = run_circuit(planted.model, planted.pairs, planted.model.graph.empty(), ablation="zero")
+    assert float(logit_diffs.std()) > 0
+    assert float((logit_diffs - FULL_LOGIT_DIFF).abs().max()) < 0.5
+    empty = run_circuit(synthetic.model, synthetic.pairs, synthetic.model.graph.empty())
+    zeroed = run_circuit(synthetic.model, synthetic.pairs, synthetic.model.graph.empty(), ablation="zero")
     assert torch.equal(empty, zeroed)
     assert not bool(empty.any())
 
 
 def test_number_types() -> None:
-    assert random_planted(0).model.dtype == torch.float32
-    planted = random_planted(0, dtype=torch.float64, noise=0.1)
-    assert run_circuit(planted.model, planted.pairs, planted.circuit).dtype == torch.float64
+    assert random_synthetic(0).model.dtype == torch.float32
+    synthetic = random_synthetic(0, dtype=torch.float64, noise=0.1)
+    assert run_circuit(synthetic.model, synthetic.pairs, synthetic.circuit).dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_number_types() -> None:
 )
 def test_bad_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(GatewiseError, match="got"):
-        random_planted(0, **wrong)
+        random_synthetic(0, **wrong)

@@ -56,21 +56,21 @@ def test_measures_of_a_type_without_gates_are_null(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "gates.safetensors"
-    assert run(monkeypatch, "gates", "planted:and", "--threshold", 0.01, "--out", file) == 0
+    assert run(monkeypatch, "gates", "synthetic:and", "--threshold", 0.01, "--out", file) == 0
     capsys.readouterr()
-    assert run(monkeypatch, "misalignment", file, "--model", "planted:and", "--json") == 0
+    assert run(monkeypatch, "misalignment", file, "--model", "synthetic:and", "--json") == 0
     scores = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert scores["sound"]["OR"]["mean"] is None
     assert "no receiver" in scores["sound"]["OR"]["reason"]
-    assert run(monkeypatch, "misalignment", file, "--model", "planted:and") == 0
+    assert run(monkeypatch, "misalignment", file, "--model", "synthetic:and") == 0
     assert "no receiver has two OR edges" in " ".join(capsys.readouterr().out.split())
-    assert run(monkeypatch, "ablate-gates", file, "--model", "planted:and", "--repeats", 2, "--json") == 0
+    assert run(monkeypatch, "ablate-gates", file, "--model", "synthetic:and", "--repeats", 2, "--json") == 0
     changes = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert changes["OR"] == {"gates": 0, "single": 0, "one": None, "two": None, "kept": None}
     assert changes["AND"]["one"] == pytest.approx(changes["AND"]["two"])
 
 
-def test_gates_of_groups_are_judged_on_planted_kinds(
+def test_gates_of_groups_are_judged_on_synthetic_kinds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = KindRow("k-and-v", gate=True, gamma_error=0.0, right_label=1.0, found=1.0, rand_index=None)

@@ -1,4 +1,4 @@
-"""Contribution of gates: known values on planted gates, and its statistics."""
+"""Contribution of gates: known values on synthetic gates, and its statistics."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.engine import run_circuit
-from gatewise.gates import split_gates
+from gatewise.gates import label_gates
 from gatewise.gates.labels import Gate
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise_paper.measures.contribution import TypeContribution, gate_contributions
 
 
 def test_gates_of_the_combined_toy() -> None:
-    """Margin 2 in full, 1 without the AND or the OR gate, 0 without the ADDER."""
-    model, pairs = planted_model("combined"), planted_pairs()
+    """Logit difference 2 in full, 1 without the AND or the OR gate, 0 without the ADDER."""
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
     adders = ["B1->C", "B2->C", "C->logits"]
     ns, dn = (model.graph.circuit([*edges, *adders]) for edges in (("A1->B1", "A2->B1"), ("A3->B2", "A4->B2")))
-    found = gate_contributions(model, pairs, split_gates(ns, dn))
+    found = gate_contributions(model, pairs, label_gates(ns, dn))
     full, half, none = (torch.tensor([m, 0.0], dtype=torch.float64).log_softmax(0) for m in (2.0, 1.0, 0.0))
     one, both = (float((full.exp() * (full - other)).sum()) for other in (half, none))
     for kind in ("AND", "OR"):
@@ -28,9 +28,9 @@ def test_gates_of_the_combined_toy() -> None:
         assert found[kind].edge_mean == pytest.approx(one / 2, abs=1e-6)
         assert math.isnan(found[kind].gate_error)
     assert found["ADDER"].effects.tolist() == pytest.approx([both, both], abs=1e-6)
-    assert found["ADDER"].edge_effects.tolist() == pytest.approx([both / 2, both], abs=1e-6)
+    assert found["ADDER"].exact_effects.tolist() == pytest.approx([both / 2, both], abs=1e-6)
     assert found["ADDER"].edge_mean == pytest.approx(2 * both / 3, abs=1e-6)
-    larger = gate_contributions(model, pairs, split_gates(ns, dn), smallest=2)
+    larger = gate_contributions(model, pairs, label_gates(ns, dn), smallest=2)
     assert len(larger["ADDER"].gates) == 1
     assert "gate effect" in str(larger)
 
@@ -40,7 +40,7 @@ def test_effects_are_those_of_single_runs_by_port_and_by_node() -> None:
     ns, dn = (model.graph.random_circuit(60, seed=seed) for seed in (1, 2))
     full = run_circuit(model, pairs, model.graph.full()).log_softmax(-1)
     for by in ("port", "node"):
-        gates = split_gates(ns, dn, by=by)  # type: ignore[arg-type]
+        gates = label_gates(ns, dn, by=by)  # type: ignore[arg-type]
         found = gate_contributions(model, pairs, gates, circuit=gates.sound)["OR"]
 
         def distance(*without: str) -> float:

@@ -1,4 +1,4 @@
-"""Removing one and two edges of gates: known values on planted gates, single runs on others."""
+"""Removing one and two edges of gates: known values on synthetic gates, single runs on others."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from small_models import random_pairs, small_model
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
-from gatewise.gates import split_gates
+from gatewise.gates import label_gates
 from gatewise.gates.labels import Gates
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise_paper.measures.gate_ablation import ablate_gates
 
 
-def kl_of_margins(reference: float, other: float) -> float:
+def kl_of_logit_diffs(reference: float, other: float) -> float:
     log_p, log_q = (torch.tensor([m, 0.0], dtype=torch.float64).log_softmax(0) for m in (reference, other))
     return float((log_p.exp() * (log_p - log_q)).sum())
 
 
 def single_gate(kind: str) -> Gates:
-    graph = planted_model(kind).graph
+    graph = synthetic_model(kind).graph
     edges, rest = graph.circuit(["A1->B", "A2->B"]), graph.circuit(["B->logits"])
-    return split_gates(rest if kind == "or" else edges | rest, rest if kind == "and" else edges | rest)
+    return label_gates(rest if kind == "or" else edges | rest, rest if kind == "and" else edges | rest)
 
 
 @pytest.mark.parametrize(
-    ("kind", "margins"),  # with none removed, A1, A2, both
+    ("kind", "logit_diffs"),  # with none removed, A1, A2, both
     [("and", (1.0, 0.0, 0.0, 0.0)), ("or", (1.0, 1.0, 1.0, 0.0)), ("adder", (2.5, 1.5, 1.0, 0.0))],
 )
-def test_single_gates(kind: str, margins: tuple[float, ...]) -> None:
-    found = ablate_gates(planted_model(kind), planted_pairs(), single_gate(kind))[kind.upper()]  # type: ignore[index]
-    none, first, second, both = (kl_of_margins(margins[0], margin) for margin in margins)
+def test_single_gates(kind: str, logit_diffs: tuple[float, ...]) -> None:
+    found = ablate_gates(synthetic_model(kind), synthetic_pairs(), single_gate(kind))[kind.upper()]  # type: ignore[index]
+    none, first, second, both = (kl_of_logit_diffs(logit_diffs[0], logit_diff) for logit_diff in logit_diffs)
     assert none == 0
     assert len(found.gates) == 1
     assert found.one.shape == found.two.shape == (1, 30)
@@ -45,10 +45,10 @@ def test_single_gates(kind: str, margins: tuple[float, ...]) -> None:
 
 
 def test_the_paper_s_pattern_on_the_combined_toy() -> None:
-    model, pairs = planted_model("combined"), planted_pairs()
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
     adders = ["B1->C", "B2->C", "C->logits"]
     ns, dn = (model.graph.circuit([*edges, *adders]) for edges in (("A1->B1", "A2->B1"), ("A3->B2", "A4->B2")))
-    found = ablate_gates(model, pairs, split_gates(ns, dn), circuit=ns | dn, repeats=4)
+    found = ablate_gates(model, pairs, label_gates(ns, dn), circuit=ns | dn, repeats=4)
     torch.testing.assert_close(found["AND"].one, found["AND"].two)
     assert found["OR"].one.abs().max() < 1e-6 < found["OR"].two.min()
     assert bool((found["ADDER"].two > found["ADDER"].one + 1e-3).all())
@@ -59,7 +59,7 @@ def test_the_paper_s_pattern_on_the_combined_toy() -> None:
 def test_changes_are_those_of_single_runs() -> None:
     model, pairs = small_model("llama", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     ns, dn = (model.graph.random_circuit(60, seed=seed) for seed in (1, 2))
-    gates = split_gates(ns, dn)
+    gates = label_gates(ns, dn)
     found = ablate_gates(model, pairs, gates, circuit=gates.sound, repeats=3, memory=150_000)
     full = run_circuit(model, pairs, model.graph.full()).log_softmax(-1)
 
@@ -79,7 +79,7 @@ def test_changes_are_those_of_single_runs() -> None:
 
 
 def test_refusals_and_types_without_gates() -> None:
-    model, pairs = planted_model("and"), planted_pairs()
+    model, pairs = synthetic_model("and"), synthetic_pairs()
     gates = single_gate("and")
     with pytest.raises(GatewiseError, match="at least 1"):
         ablate_gates(model, pairs, gates, repeats=0)

@@ -10,11 +10,11 @@ from small_models import random_pairs, small_model
 
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise_paper.measures.incompleteness import incompleteness, sample_subset, sampled_columns, subset_divergence
 
-COMBINED, PAIRS = planted_model("combined"), planted_pairs()
+COMBINED, PAIRS = synthetic_model("combined"), synthetic_pairs()
 TRUE = COMBINED.graph.circuit(["A1->B1", "A2->B1", "A3->B2", "A4->B2", "B1->C", "B2->C", "C->logits"])
 
 

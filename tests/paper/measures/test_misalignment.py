@@ -1,4 +1,4 @@
-"""Misalignment: against one run per circuit, on planted truth, and where it has no value."""
+"""Misalignment: against one run per circuit, on synthetic truth, and where it has no value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from small_models import random_pairs, small_model
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
-from gatewise.gates import Gates, split_gates
+from gatewise.gates import Gates, label_gates
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import planted_model, planted_pairs
-from gatewise.models.synthetic.random_circuits import PlantedModel, random_planted
+from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
 from gatewise.tasks.pairs import Pairs
 from gatewise_paper.measures.misalignment import (
     Context,
@@ -59,7 +59,7 @@ def by_single_runs(
 def test_scores_are_the_appendix_formulas(context: Context, by: str) -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     ns, dn = (model.graph.random_circuit(70, seed=seed) for seed in (1, 2))
-    gates, sampling = split_gates(ns, dn, by=by), Sampling(samples=3, draws=2, seed=5)  # type: ignore[arg-type]
+    gates, sampling = label_gates(ns, dn, by=by), Sampling(samples=3, draws=2, seed=5)  # type: ignore[arg-type]
     found = misalignment(model, pairs, gates, context=context, sampling=sampling, memory=150_000)
     for kind in ("AND", "OR"):
         expected = torch.tensor(by_single_runs(model, pairs, gates, kind, context, sampling), dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_scores_are_the_appendix_formulas(context: Context, by: str) -> None:
 
 def test_draws_are_two_edges_into_one_port_and_k_is_a_share() -> None:
     graph = small_model("gpt2").graph
-    gates = split_gates(graph.random_circuit(70, seed=1), graph.random_circuit(70, seed=2))
+    gates = label_gates(graph.random_circuit(70, seed=1), graph.random_circuit(70, seed=2))
     circuit = gates.by_type["AND"]
     samples = _draw(gates, "AND", Sampling(share=0.3, samples=5, draws=7))
     assert len(samples) == 5
@@ -88,45 +88,45 @@ def test_draws_are_two_edges_into_one_port_and_k_is_a_share() -> None:
     assert [s.removed for s in samples] != [s.removed for s in other]
 
 
-def planted_gates(planted: PlantedModel, *, adder_as: MisalignedType | None = None) -> Gates:
+def synthetic_gates(synthetic: SyntheticModel, *, adder_as: MisalignedType | None = None) -> Gates:
     """The truth as a split; or one where the ADDER edges were found in one direction only."""
-    names = {kind: [e for e, k in planted.truth.items() if k == kind] for kind in ("AND", "OR", "ADDER")}
-    circuit = planted.model.graph.circuit
-    readout = [edge for edge in planted.circuit if edge.endswith(("->out", "->logits"))]
+    names = {kind: [e for e, k in synthetic.truth.items() if k == kind] for kind in ("AND", "OR", "ADDER")}
+    circuit = synthetic.model.graph.circuit
+    readout = [edge for edge in synthetic.circuit if edge.endswith(("->out", "->logits"))]
     adders = [edge for edge in names["ADDER"] if edge not in readout]
     ns = names["AND"] + readout + (adders if adder_as != "OR" else [])
     dn = names["OR"] + readout + (adders if adder_as != "AND" else [])
-    return split_gates(circuit(ns), circuit(dn))
+    return label_gates(circuit(ns), circuit(dn))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["AND", "OR"])
 def test_terms_of_true_gates_are_zero_and_those_of_adders_are_not(seed: int, kind: MisalignedType) -> None:
     """But the score, their difference, does not rise: what the paper's reading of it would want."""
-    planted = random_planted(seed, fan_in=(4, 5), examples=1)
+    synthetic = random_synthetic(seed, fan_in=(4, 5), examples=1)
     sampling = Sampling(share=0.1)  # one edge, so that no OR of four is ever removed wholly
 
     def score(gates: Gates) -> MisalignmentScore:
-        return misalignment(planted.model, planted.pairs, gates, context="sound", sampling=sampling).scores[kind]
+        return misalignment(synthetic.model, synthetic.pairs, gates, context="sound", sampling=sampling).scores[kind]
 
-    true, wrong = score(planted_gates(planted)), score(planted_gates(planted, adder_as=kind))
+    true, wrong = score(synthetic_gates(synthetic)), score(synthetic_gates(synthetic, adder_as=kind))
     assert true.terms == pytest.approx((0, 0), abs=1e-6)
     assert min(wrong.terms) > 1e-4
     assert wrong.mean < true.mean + 1e-4
 
 
 def test_alone_without_a_path_to_the_logits_is_zero_and_m() -> None:
-    planted = random_planted(0, fan_in=(4, 5), examples=1)
-    found = misalignment(planted.model, planted.pairs, planted_gates(planted))
+    synthetic = random_synthetic(0, fan_in=(4, 5), examples=1)
+    found = misalignment(synthetic.model, synthetic.pairs, synthetic_gates(synthetic))
     assert [found.scores[kind].mean for kind in ("AND", "OR")] == [0.0, 1.5]
     assert [found.scores[kind].connected for kind in ("AND", "OR")] == [0, 0]
     assert "0 connected" in str(found)
 
 
 def test_no_pair_is_nan_with_a_reason() -> None:
-    model, pairs = planted_model("combined"), planted_pairs()
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
     ns = model.graph.circuit(["A1->B1", "A2->B1", "B1->C", "C->logits"])
-    found = misalignment(model, pairs, split_gates(ns, model.graph.circuit(["A3->B2", "B1->C", "C->logits"])))
+    found = misalignment(model, pairs, label_gates(ns, model.graph.circuit(["A3->B2", "B1->C", "C->logits"])))
     assert math.isnan(found.scores["AND"].mean)
     assert math.isnan(found.total)
     assert found.scores["AND"].reason == "no receiver has two AND edges left without K"
@@ -149,8 +149,8 @@ def test_curve_and_best_ratio() -> None:
 
 
 def test_refusals() -> None:
-    model, pairs = planted_model("combined"), planted_pairs()
-    gates = split_gates(model.graph.circuit(["A1->B1"]), model.graph.circuit(["A3->B2"]))
+    model, pairs = synthetic_model("combined"), synthetic_pairs()
+    gates = label_gates(model.graph.circuit(["A1->B1"]), model.graph.circuit(["A3->B2"]))
     with pytest.raises(GatewiseError, match="'alone'"):
         misalignment(model, pairs, gates, context="outside")  # type: ignore[arg-type]
     with pytest.raises(GatewiseError, match="0 < share < 1"):

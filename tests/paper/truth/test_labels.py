@@ -11,10 +11,16 @@ import torch
 from gatewise.engine import run_circuit
 from gatewise.engine.running import last_logits
 from gatewise.errors import GatewiseError
-from gatewise.gates import labels_by_test, truth_tables
+from gatewise.gates import labels_by_test, test_edge_pairs
 from gatewise.methods.discovery import discover
-from gatewise.models.synthetic.logic_model import PlantedGate, build_planted, logic_model, planted_model, planted_pairs
-from gatewise.models.synthetic.random_circuits import PlantedModel, random_planted
+from gatewise.models.synthetic.logic_model import (
+    SyntheticGate,
+    build_synthetic,
+    logic_model,
+    synthetic_model,
+    synthetic_pairs,
+)
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise_paper.truth.labels import (
     FOUND,
@@ -22,24 +28,24 @@ from gatewise_paper.truth.labels import (
     Share,
     Study,
     benchmark,
-    margins_of_combinations,
+    logit_diffs_of_combinations,
     thresholds,
     trial,
 )
 
 
-def plant(*gates: tuple[str, Any, str]) -> PlantedModel:
+def plant(*gates: tuple[str, Any, str]) -> SyntheticModel:
     """A logic model from gates such as ("B", "AND", "A1 A2") that all emit 0 or 1; the last is read out."""
     made = []
     for node, kind, text in gates:
         senders = tuple(text.split())
-        made.append(PlantedGate(node, kind, senders, (1 / len(senders),) * len(senders) if kind == "ADDER" else ()))
+        made.append(SyntheticGate(node, kind, senders, (1 / len(senders),) * len(senders) if kind == "ADDER" else ()))
     inner = {gate.node for gate in made}
     sources = sorted({sender for gate in made for sender in gate.senders} - inner)
-    model = build_planted("planted:test", dict.fromkeys(sources, 1.0), [[gate] for gate in made], made[-1].node)
+    model = build_synthetic("synthetic:test", dict.fromkeys(sources, 1.0), [[gate] for gate in made], made[-1].node)
     truth = {f"{sender}->{gate.node}": gate.type for gate in made for sender in gate.senders}
     circuit = model.graph.circuit([*truth, f"{made[-1].node}->logits"])
-    return PlantedModel(model, planted_pairs(), tuple(made), truth, circuit)
+    return SyntheticModel(model, synthetic_pairs(), tuple(made), truth, circuit)
 
 
 def test_without_noise_and_nesting_tested_labels_are_the_truth() -> None:
@@ -57,29 +63,29 @@ def test_without_noise_and_nesting_tested_labels_are_the_truth() -> None:
 
 
 def test_exhaustive_combinations() -> None:
-    planted = plant(("B", "OR", "A1 A2 A3"), ("C", "AND", "B A4"))
-    found = trial(planted, "exhaustive", 0.01, 0)
-    assert found.circuits[FOUND] == planted.circuit
-    assert {edge: found.labels["exhaustive"][edge] for edge in planted.truth} == planted.truth
+    synthetic = plant(("B", "OR", "A1 A2 A3"), ("C", "AND", "B A4"))
+    found = trial(synthetic, "exhaustive", 0.01, 0)
+    assert found.circuits[FOUND] == synthetic.circuit
+    assert {edge: found.labels["exhaustive"][edge] for edge in synthetic.truth} == synthetic.truth
 
 
-def test_margins_of_combinations_are_those_of_single_runs() -> None:
-    planted = random_planted(3, layers=1, sources=5, noise=0.1, dtype=torch.float64)
-    graph = planted.model.graph
+def test_logit_diffs_of_combinations_are_those_of_single_runs() -> None:
+    synthetic = random_synthetic(3, layers=1, sources=5, noise=0.1, dtype=torch.float64)
+    graph = synthetic.model.graph
     edges = [graph.index(edge) for edge in graph.edges if edge.endswith("->G1.1")]
-    margins = margins_of_combinations(planted, edges)
+    logit_diffs = logit_diffs_of_combinations(synthetic, edges)
     for kept in itertools.islice(itertools.product((0, 1), repeat=len(edges)), 0, None, 5):
         gone = graph.circuit([edge for edge, keep in zip(edges, kept, strict=True) if not keep])
-        expected = planted.pairs.margin(run_circuit(planted.model, planted.pairs, graph.full() - gone)).mean()
-        assert float(margins[kept]) == pytest.approx(float(expected), abs=1e-9)
+        expected = synthetic.pairs.logit_diff(run_circuit(synthetic.model, synthetic.pairs, graph.full() - gone)).mean()
+        assert float(logit_diffs[kept]) == pytest.approx(float(expected), abs=1e-9)
 
 
 def test_thresholds_are_shares_of_the_total_effect() -> None:
-    planted = random_planted(0, dtype=torch.float64)
-    assert thresholds(planted, "eap", "ns", 0.01)["threshold"] == pytest.approx(0.02)  # the margin is 2
-    tau = {d: thresholds(planted, "acdc", d, 0.01)["threshold"] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
+    synthetic = random_synthetic(0, dtype=torch.float64)
+    assert thresholds(synthetic, "eap", "ns", 0.01)["threshold"] == pytest.approx(0.02)  # the logit difference is 2
+    tau = {d: thresholds(synthetic, "acdc", d, 0.01)["threshold"] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
     assert tau["ns+dn"] == pytest.approx(tau["ns"] + tau["dn"])
-    pruning = thresholds(planted, "edge-pruning", "dn", 0.01)
+    pruning = thresholds(synthetic, "edge-pruning", "dn", 0.01)
     assert pruning == {"threshold": 0.5, "penalty": tau["dn"], "steps": PRUNING_STEPS}
 
 
@@ -98,7 +104,7 @@ def test_refusals() -> None:
     with pytest.raises(GatewiseError, match="'guess'"):
         benchmark(Study(models=1), ("guess",))
     with pytest.raises(GatewiseError, match="up to 16"):
-        margins_of_combinations(random_planted(0), list(range(17)))
+        logit_diffs_of_combinations(random_synthetic(0), list(range(17)))
 
 
 # The failures of docs/truth.md
@@ -108,8 +114,8 @@ OR_UNDER_AND = plant(("B", "OR", "A1 A2"), ("C", "AND", "B A3"))
 ADDER_UNDER_OR = plant(("B", "ADDER", "A1 A2"), ("C", "OR", "B A3"))
 
 
-def missed(planted: PlantedModel, method: str) -> set[str]:
-    return set(planted.truth) - set(trial(planted, method, 0.01, 0).circuits[FOUND])
+def missed(synthetic: SyntheticModel, method: str) -> set[str]:
+    return set(synthetic.truth) - set(trial(synthetic, method, 0.01, 0).circuits[FOUND])
 
 
 def test_a_gate_of_the_other_type_upstream_is_invisible_to_eap() -> None:
@@ -117,12 +123,12 @@ def test_a_gate_of_the_other_type_upstream_is_invisible_to_eap() -> None:
 
 
 def test_acdc_finds_one_edge_of_it_which_has_no_partner_to_be_tested_with() -> None:
-    for planted in (AND_UNDER_OR, OR_UNDER_AND):
-        (left_out,) = missed(planted, "acdc")
+    for synthetic in (AND_UNDER_OR, OR_UNDER_AND):
+        (left_out,) = missed(synthetic, "acdc")
         assert left_out.endswith("->B")
         (found,) = {"A1->B", "A2->B"} - {left_out}
-        assert trial(planted, "acdc", 0.01, 0).labels["tested"].get(found) is None
-        assert not missed(planted, "orders")
+        assert trial(synthetic, "acdc", 0.01, 0).labels["tested"].get(found) is None
+        assert not missed(synthetic, "orders")
 
 
 def test_one_receiver_at_a_time_does_not_see_past_an_or() -> None:
@@ -149,13 +155,13 @@ def test_strays_do_not_outvote_the_partner(kind: Any, strays: int) -> None:
     sources = ["A1", "A2", *(f"S{i}" for i in range(strays))]
     emitted = torch.tensor([[0.0] * len(sources), [1.0] * len(sources)], dtype=torch.float64)
     stray = torch.tensor([[0.0, 0.0] + [0.02] * strays + [0.0]], dtype=torch.float64)
-    model = logic_model("planted:stray", sources, emitted, [[PlantedGate("B", kind, ("A1", "A2"))]], "B", [stray])
-    tables = truth_tables(model, planted_pairs(), model.graph.full())
+    model = logic_model("synthetic:stray", sources, emitted, [[SyntheticGate("B", kind, ("A1", "A2"))]], "B", [stray])
+    tables = test_edge_pairs(model, synthetic_pairs(), model.graph.full())
     assert labels_by_test(tables)["A1->B"] == kind
 
 
 def test_edge_pruning_leaves_two_edges_of_an_or_for_a_while() -> None:
-    model, pairs = planted_model("or"), planted_pairs()
+    model, pairs = synthetic_model("or"), synthetic_pairs()
     p, q = (log_probabilities(last_logits(model, pairs, side)) for side in ("clean", "corrupted"))
     price = 0.01**2 * float(kl_divergence(p, q).mean())
 

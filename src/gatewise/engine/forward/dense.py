@@ -1,8 +1,8 @@
-"""The dense engine: a circuit stage by stage, one matrix product mixing all senders into all ports of a stage.
+"""The dense engine: a circuit sublayer by sublayer, one matrix product mixing all senders into all ports of a sublayer.
 
 The input of port r is  base[r] + sum over kept u of mask[r, u] (current[u] - other[u]),  read before the norm, which is
-recomputed for every port. `gradient` is the same computation run backwards, stage by stage, without keeping any
-stage's activations: it serves Edge Pruning (a mask between 0 and 1) and EAP (the gradient at the full mask).
+recomputed for every port. `gradient` is the same computation run backwards, sublayer by sublayer, without keeping any
+sublayer's activations: it serves Edge Pruning (a mask between 0 and 1) and EAP (the gradient at the full mask).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class DenseEngine:
 
     def __init__(self, model: Model, intervention: Intervention) -> None:
         self.model, self.on = model, intervention
-        # Row 0 holds the base of the stage at hand, the others current - other of every sender: one product adds all.
+        # Row 0 holds the base of the sublayer at hand, the others current - other of every sender: one product adds
+        # all.
         self._rows = intervention.sources.new_empty(len(model.graph.senders) + 1, *intervention.sources.shape[1:])
         self._delta = self._rows[1:]
 
@@ -63,8 +64,8 @@ class DenseEngine:
         """Fill `_delta` with current - other of every sender; return the last residual. [example, d]"""
         graph, on, delta = self.model.graph, self.on, self._delta
         torch.sub(on.sources, on.other[graph.sender_slices[0]], out=delta[graph.sender_slices[0]])
-        for index in range(len(self.model.stages)):
-            out = self._run_stage(index, self._port_inputs(index, mask))
+        for index in range(len(self.model.sublayers)):
+            out = self._run_sublayer(index, self._port_inputs(index, mask))
             nodes = graph.sender_slices[index + 1]
             torch.sub(out, on.other[nodes], out=delta[nodes])
         row = mask[graph.port_slices[-1]].to(delta.dtype)
@@ -72,22 +73,22 @@ class DenseEngine:
         return on.base[-1][:, -1] + kept
 
     def _port_inputs(self, index: int, mask: Tensor) -> Tensor:
-        """Mix the senders into the ports of a stage. [port, example, window, d]"""
+        """Mix the senders into the ports of a sublayer. [port, example, window, d]"""
         graph = self.model.graph
-        ports, reads = graph.port_slices[index + 1], graph.stages[index + 1].reads
+        ports, reads = graph.port_slices[index + 1], graph.sublayers[index + 1].reads
         rows = self._rows[: reads + 1]
         rows[0] = self.on.base[index]
         weights = torch.nn.functional.pad(mask[ports, :reads].to(rows.dtype), (1, 0), value=1.0)
         return (weights @ rows.flatten(1)).reshape(len(weights), *rows.shape[1:])
 
-    def _run_stage(self, index: int, x: Tensor) -> Tensor:
-        stage: Attention | Pointwise = self.model.stages[index]
-        if isinstance(stage, Attention):
-            return stage(x, self.on.layout, self.on.prefix[index])
-        return stage(x)
+    def _run_sublayer(self, index: int, x: Tensor) -> Tensor:
+        sublayer: Attention | Pointwise = self.model.sublayers[index]
+        if isinstance(sublayer, Attention):
+            return sublayer(x, self.on.layout, self.on.prefix[index])
+        return sublayer(x)
 
     def _backward(self, mask: Tensor, into_last: Tensor) -> tuple[Tensor, Tensor]:
-        """Sweep back over the stages, with the gradient of every sender's output gathered in one buffer.
+        """Sweep back over the sublayers, with the gradient of every sender's output gathered in one buffer.
 
         -> [port, sender], [sender, example, window, d]
         """
@@ -97,14 +98,14 @@ class DenseEngine:
         row = mask[graph.port_slices[-1]][0].to(delta.dtype)
         into_delta[:, :, -1] = row[:, None, None] * into_last
         into_mask[graph.port_slices[-1]] = torch.einsum("sbd,bd->s", delta[:, :, -1].float(), into_last.float())
-        for index in reversed(range(len(self.model.stages))):
+        for index in reversed(range(len(self.model.sublayers))):
             nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
-            reads = graph.stages[index + 1].reads
+            reads = graph.sublayers[index + 1].reads
             with torch.no_grad():
                 x = self._port_inputs(index, mask)
             with torch.enable_grad():
                 x.requires_grad_(True)
-                out = self._run_stage(index, x)
+                out = self._run_sublayer(index, x)
             (into_x,) = torch.autograd.grad(out, x, into_delta[nodes])
             into_ports = into_x.flatten(1)
             into_mask[ports, :reads] = (into_ports @ delta[:reads].flatten(1).T).float()

@@ -24,8 +24,8 @@ _Span = slice | Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class _Stage:
-    """What of a stage is run."""
+class _Sublayer:
+    """What of a sublayer is run."""
 
     index: int
     chosen: Tensor  # which of its nodes
@@ -52,14 +52,14 @@ class MaskedEngine:
         weights = mask.to(self._delta.device, self._delta.dtype)
         kept: dict[int, tuple[Tensor, Tensor]] = {}
         room = self._room
-        for stage in where[:-1]:
-            x = self._mixed(stage, weights)
-            room -= _KEPT[not isinstance(self.model.stages[stage.index], Attention)] * x.nbytes
+        for sublayer in where[:-1]:
+            x = self._mixed(sublayer, weights)
+            room -= _KEPT[not isinstance(self.model.sublayers[sublayer.index], Attention)] * x.nbytes
             with torch.set_grad_enabled(room >= 0):
-                out = self._run(stage, x.requires_grad_(room >= 0))
+                out = self._run(sublayer, x.requires_grad_(room >= 0))
             if room >= 0:
-                kept[stage.index] = (x, out)
-            self._delta[stage.nodes] = torch.sub(out.detach(), self.on.other[stage.nodes])
+                kept[sublayer.index] = (x, out)
+            self._delta[sublayer.nodes] = torch.sub(out.detach(), self.on.other[sublayer.nodes])
         last = self._mixed(where[-1], weights)[0].requires_grad_(True)
         value = loss(self.model.unembed(last[:, -1]))
         (into_last,) = torch.autograd.grad(value, last)
@@ -67,22 +67,22 @@ class MaskedEngine:
         into_mask = torch.zeros(mask.shape, dtype=fine, device=weights.device)
         into_delta = torch.zeros_like(self._delta)
         self._spread(where[-1], weights, into_last[None], into_mask, into_delta)
-        for stage in reversed([one for one in where[:-1] if len(one.own)]):
-            if stage.index in kept:
-                x, out = kept.pop(stage.index)
+        for sublayer in reversed([one for one in where[:-1] if len(one.own)]):
+            if sublayer.index in kept:
+                x, out = kept.pop(sublayer.index)
             else:
-                x = self._mixed(stage, weights).requires_grad_(True)
-                out = self._run(stage, x)
-            (into_x,) = torch.autograd.grad(out, x, into_delta[stage.nodes])
-            self._spread(stage, weights, into_x, into_mask, into_delta)
+                x = self._mixed(sublayer, weights).requires_grad_(True)
+                out = self._run(sublayer, x)
+            (into_x,) = torch.autograd.grad(out, x, into_delta[sublayer.nodes])
+            self._spread(sublayer, weights, into_x, into_mask, into_delta)
         return value.detach(), into_mask * (weights != 0)
 
-    def _plan(self, opened: Tensor) -> list[_Stage]:
-        """What has to be run, stage by stage; the last is the logits. opened: [port, sender] of bool"""
+    def _plan(self, opened: Tensor) -> list[_Sublayer]:
+        """What has to be run, sublayer by sublayer; the last is the logits. opened: [port, sender] of bool"""
         model, graph = self.model, self.model.graph
         live = torch.zeros(len(graph.senders), dtype=torch.bool)  # has an open path to the logits
         needed = torch.ones(len(graph.ports), dtype=torch.bool)  # belongs to such a node
-        for index in reversed(range(len(model.stages) + 1)):
+        for index in reversed(range(len(model.sublayers) + 1)):
             nodes, ports = graph.sender_slices[index], graph.port_slices[index]
             found = (opened[ports.stop :, nodes] & needed[ports.stop :, None]).any(dim=0)
             live[nodes] = found.any() if len(model.siblings(nodes.start)) > 1 else found
@@ -90,21 +90,21 @@ class MaskedEngine:
                 needed[ports] = live[nodes].repeat((ports.stop - ports.start) // (nodes.stop - nodes.start))
         moves = all_moves(model, opened, live) if self.on.is_run else live  # and can differ from the other run
         plan = []
-        for index in range(len(model.stages)):
+        for index in range(len(model.sublayers)):
             nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
-            reads = opened[ports, : graph.stages[index + 1].reads] & moves[: graph.stages[index + 1].reads]
+            reads = opened[ports, : graph.sublayers[index + 1].reads] & moves[: graph.sublayers[index + 1].reads]
             chosen = moves[nodes].nonzero().flatten()
             if len(chosen):
-                plan.append(self._stage(index, chosen, reads))
+                plan.append(self._sublayer(index, chosen, reads))
         reads = opened[graph.port_slices[-1]] & moves
         sources = graph.sender_slices[0]
         torch.sub(self.on.sources, self.on.other[sources], out=self._delta[sources])
-        return [*plan, self._stage(len(model.stages), torch.tensor([0]), reads)]
+        return [*plan, self._sublayer(len(model.sublayers), torch.tensor([0]), reads)]
 
-    def _stage(self, index: int, chosen: Tensor, reads: Tensor) -> _Stage:
-        """reads: which open edges carry something [port of the stage, sender]"""
+    def _sublayer(self, index: int, chosen: Tensor, reads: Tensor) -> _Sublayer:
+        """reads: which open edges carry something [port of the sublayer, sender]"""
         graph = self.model.graph
-        part = self.model.stages[index] if index < len(self.model.stages) else None
+        part = self.model.sublayers[index] if index < len(self.model.sublayers) else None
         first_port, first_node = graph.port_slices[index + 1].start, graph.sender_slices[index].stop
         used = reads.any(dim=0).nonzero().flatten()
         if isinstance(part, Attention) and not isinstance(part.q_norm, JointHeadNorm):
@@ -117,7 +117,7 @@ class MaskedEngine:
             own = chosen
         stop = int(used[-1]) + 1 if len(used) else 0
         senders = slice(0, stop) if 2 * len(used) >= stop else used
-        return _Stage(index, chosen, own, self._span(chosen + first_node), self._span(own + first_port), senders)
+        return _Sublayer(index, chosen, own, self._span(chosen + first_node), self._span(own + first_port), senders)
 
     def _span(self, indices: Tensor) -> _Span:
         """A slice, if the indices are one: what it selects need not be copied."""
@@ -125,63 +125,65 @@ class MaskedEngine:
             return slice(int(indices[0]), int(indices[-1]) + 1)
         return indices
 
-    def _mixed(self, stage: _Stage, weights: Tensor) -> Tensor:
+    def _mixed(self, sublayer: _Sublayer, weights: Tensor) -> Tensor:
         """Inputs of the ports that read something. [port, example, window, d]"""
-        base, carried = self.on.base[stage.index], self._delta[stage.senders]
-        if stage.index == len(self.model.stages):
+        base, carried = self.on.base[sublayer.index], self._delta[sublayer.senders]
+        if sublayer.index == len(self.model.sublayers):
             base, carried = base[:, -1:], carried[:, :, -1:]
-        x = base.new_empty(len(stage.own), *base.shape)
+        x = base.new_empty(len(sublayer.own), *base.shape)
         for example, one in enumerate(weights):
-            share = one[stage.ports][:, stage.senders]
+            share = one[sublayer.ports][:, sublayer.senders]
             into = x[:, example].flatten(1)  # a view
             torch.addmm(base[example].flatten(), share, carried[:, example].flatten(1), out=into)
         return x
 
-    def _spread(self, stage: _Stage, weights: Tensor, into_x: Tensor, into_mask: Tensor, into_delta: Tensor) -> None:
-        """Gradients at the mask and at the senders out of those at a stage's inputs [port, example, column, d]."""
+    def _spread(
+        self, sublayer: _Sublayer, weights: Tensor, into_x: Tensor, into_mask: Tensor, into_delta: Tensor
+    ) -> None:
+        """Gradients at the mask and at the senders out of those at a sublayer's inputs [port, example, column, d]."""
         columns = into_x.shape[2]
-        carried = self._delta[stage.senders][:, :, -columns:]
-        into_carried = into_delta[stage.senders][:, :, -columns:]
+        carried = self._delta[sublayer.senders][:, :, -columns:]
+        into_carried = into_delta[sublayer.senders][:, :, -columns:]
         for example, one in enumerate(weights):
             into = into_x[:, example].flatten(1)
-            _put(into_mask[example], stage, into @ carried[:, example].flatten(1).T)
-            into_carried[:, example].flatten(1).addmm_(one[stage.ports][:, stage.senders].T, into)  # a view
-        if isinstance(stage.senders, Tensor):
-            into_delta[stage.senders, :, -columns:] = into_carried
+            _put(into_mask[example], sublayer, into @ carried[:, example].flatten(1).T)
+            into_carried[:, example].flatten(1).addmm_(one[sublayer.ports][:, sublayer.senders].T, into)  # a view
+        if isinstance(sublayer.senders, Tensor):
+            into_delta[sublayer.senders, :, -columns:] = into_carried
 
-    def _run(self, stage: _Stage, x: Tensor) -> Tensor:
+    def _run(self, sublayer: _Sublayer, x: Tensor) -> Tensor:
         """What the chosen nodes put out. [node, example, window, d]"""
-        part, layout, prefix = self.model.stages[stage.index], self.on.layout, self.on.prefix[stage.index]
+        part, layout, prefix = self.model.sublayers[sublayer.index], self.on.layout, self.on.prefix[sublayer.index]
         if not isinstance(part, Attention):
-            return part(x, stage.chosen.tolist())
-        if x.shape[0] == len(self.model.graph.stages[stage.index + 1].ports):
+            return part(x, sublayer.chosen.tolist())
+        if x.shape[0] == len(self.model.graph.sublayers[sublayer.index + 1].ports):
             return part(x, layout, prefix)
-        q, k, v = (self._projected(part, stage, x, kind) for kind in KINDS)
+        q, k, v = (self._projected(part, sublayer, x, kind) for kind in KINDS)
         prefix = part.prefix_per_head(prefix)
-        heads = stage.chosen.to(x.device)
+        heads = sublayer.chosen.to(x.device)
         if prefix is not None:
             prefix = (prefix[0][heads], prefix[1][heads])
         return part.joined(part.shares(part.attend(q, k, v, layout, prefix), heads))
 
-    def _projected(self, part: Attention, stage: _Stage, x: Tensor, kind: Kind) -> Tensor:
+    def _projected(self, part: Attention, sublayer: _Sublayer, x: Tensor, kind: Kind) -> Tensor:
         """Queries, keys or values of the chosen heads: of those with an input of their own, and of the others."""
         first = 0 if self.model.graph.qkv == "merged" else part.n_heads * KINDS.index(kind)
-        rows = ((stage.own >= first) & (stage.own < first + part.n_heads)).nonzero().flatten()
-        own = stage.own[rows] - first
-        bare = stage.chosen[~torch.isin(stage.chosen, own)]
+        rows = ((sublayer.own >= first) & (sublayer.own < first + part.n_heads)).nonzero().flatten()
+        own = sublayer.own[rows] - first
+        bare = sublayer.chosen[~torch.isin(sublayer.chosen, own)]
         found = []
         if len(own):
             found.append(part.project(kind, x[int(rows[0]) : int(rows[-1]) + 1], self.on.layout, own.to(x.device)))
         if len(bare):
-            base = self.on.base[stage.index][None]
+            base = self.on.base[sublayer.index][None]
             found.append(part.project(kind, base, self.on.layout, bare.to(x.device)))
         order = torch.cat([own, bare]).argsort().to(x.device)
         return torch.cat(found)[order] if len(found) > 1 else found[0]
 
 
-def _put(into: Tensor, stage: _Stage, values: Tensor) -> None:
-    """Write [port, sender] of a stage into those of all."""
-    if isinstance(stage.ports, Tensor) and isinstance(stage.senders, Tensor):
-        into[stage.ports[:, None], stage.senders] = values
+def _put(into: Tensor, sublayer: _Sublayer, values: Tensor) -> None:
+    """Write [port, sender] of a sublayer into those of all."""
+    if isinstance(sublayer.ports, Tensor) and isinstance(sublayer.senders, Tensor):
+        into[sublayer.ports[:, None], sublayer.senders] = values
     else:
-        into[stage.ports, stage.senders] = values
+        into[sublayer.ports, sublayer.senders] = values

@@ -3,7 +3,7 @@
 Circuits people look at have few edges, or lack few. So a port's input is either that without edges plus what its few
 kept edges carry, or the whole stream less what its few removed edges carry. Ports with nothing of their own share their
 input, and so queries, keys and values; nodes that read nothing new, or that nothing reads, are not run at all, and the
-first stages are not if they are those of the circuit before. The dense engine is the slow twin.
+first sublayers are not if they are those of the circuit before. The dense engine is the slow twin.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _PRODUCT = 8  # adding what one edge carries takes as long as that many entries 
 
 @dataclass(frozen=True, eq=False)
 class _Reads:
-    """What the ports of a stage read."""
+    """What the ports of a sublayer read."""
 
     index: int
     base: Tensor  # without any edge [example, window, d]
     stream: Tensor  # with all edges
     senders: Tensor  # which move
-    weights: Tensor  # [port of the stage, sender]: 1 is added to the base, -1 taken from the stream
-    many: Tensor  # [port of the stage] of bool: whether its weights are for the stream
+    weights: Tensor  # [port of the sublayer, sender]: 1 is added to the base, -1 taken from the stream
+    many: Tensor  # [port of the sublayer] of bool: whether its weights are for the stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class SparseEngine:
     def residual(self, circuit: Circuit) -> Tensor:
         """The residual that is unembedded at the last position. [example, d]
 
-        Of circuits one after the other, those with equal edges into the first stages share the runs of these.
+        Of circuits one after the other, those with equal edges into the first sublayers share the runs of these.
         """
         model, on, graph = self.model, self.on, self.model.graph
         sources = graph.sender_slices[0]
@@ -78,8 +78,8 @@ class SparseEngine:
         torch.sub(on.sources, on.other[sources], out=self._delta[sources])
         total = self._delta[moves[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
         totals = {sources.stop: total}  # by the number of senders that have written
-        for index in range(len(model.stages)):
-            nodes, reads = graph.sender_slices[index + 1], graph.stages[index + 1].reads
+        for index in range(len(model.sublayers)):
+            nodes, reads = graph.sender_slices[index + 1], graph.sublayers[index + 1].reads
             if before is not None and index < shared:
                 total = totals[nodes.stop] = before.totals[nodes.stop]
                 continue
@@ -88,27 +88,27 @@ class SparseEngine:
                 total = total + self._run(self._reads(index, kept, moves, totals[reads]), where)
             totals[nodes.stop] = total
         self._before = _Done(kept, live, totals)
-        return self._inputs(self._reads(len(model.stages), kept, moves, total), torch.tensor([0]), 1)[0, :, 0]
+        return self._inputs(self._reads(len(model.sublayers), kept, moves, total), torch.tensor([0]), 1)[0, :, 0]
 
     def _shared(self, kept: Tensor, live: Tensor) -> int:
-        """How many first stages read the same edges and matter at the same positions as in the circuit before."""
+        """How many first sublayers read the same edges and matter at the same positions as in the circuit before."""
         graph, before = self.model.graph, self._before
         if before is None:
             return 0
         for index, (ports, nodes) in enumerate(zip(graph.port_slices, graph.sender_slices, strict=True)):
             if not torch.equal(kept[ports], before.kept[ports]) or not torch.equal(live[nodes], before.live[nodes]):
-                return max(0, index - 1)  # the sources are no stage that is run
-        return len(self.model.stages)
+                return max(0, index - 1)  # the sources are no sublayer that is run
+        return len(self.model.sublayers)
 
     def _reads(self, index: int, kept: Tensor, moves: Tensor, total: Tensor) -> _Reads:
-        stage, base = self.model.graph.stages[index + 1], self.on.base[index]
-        senders = moves[: stage.reads].nonzero().flatten()
+        sublayer, base = self.model.graph.sublayers[index + 1], self.on.base[index]
+        senders = moves[: sublayer.reads].nonzero().flatten()
         rows = kept[self.model.graph.port_slices[index + 1]][:, senders].to(torch.int8)
         many = rows.sum(dim=1) * 2 > len(senders)
         return _Reads(index, base, base + total, senders, rows - many[:, None].to(torch.int8), many)
 
     def _inputs(self, reads: _Reads, ports: Tensor, columns: int) -> Tensor:
-        """Inputs of these ports of a stage at the last columns. [port, example, column, d]"""
+        """Inputs of these ports of a sublayer at the last columns. [port, example, column, d]"""
         base, stream = reads.base[:, -columns:], reads.stream[:, -columns:]
         if not len(ports):
             return base.new_empty(0, *base.shape)
@@ -143,8 +143,8 @@ class SparseEngine:
         return x
 
     def _run(self, reads: _Reads, where: Tensor) -> Tensor:
-        """Run the nodes of a stage where they matter, into `_delta`; return its sum. [example, window, d]"""
-        part, first = self.model.stages[reads.index], self.model.graph.sender_slices[reads.index + 1].start
+        """Run the nodes of a sublayer where they matter, into `_delta`; return its sum. [example, window, d]"""
+        part, first = self.model.sublayers[reads.index], self.model.graph.sender_slices[reads.index + 1].start
         total = torch.zeros_like(reads.base)
         for place, columns in ((LAST, 1), (WIDE, self.on.layout.window)):
             chosen = (where == place).nonzero().flatten()
@@ -177,7 +177,7 @@ class SparseEngine:
         return part.joined(part.shares(z, None if whole else chosen))
 
     def _ports(self, part: Attention, heads: Tensor, kind: Kind) -> Tensor:
-        """Which of the stage's ports queries, keys or values of these heads come from."""
+        """Which of the sublayer's ports queries, keys or values of these heads come from."""
         return heads if self.model.graph.qkv == "merged" else heads + part.n_heads * KINDS.index(kind)
 
     def _own_inputs(

@@ -1,7 +1,7 @@
 """Removing sets of edges from a circuit, each set within one receiver node: what every question about a few edges asks.
 
-`benches` makes a `Bench` for each batch: the circuit in one direction, its margins and its distance from the reference.
-A bench answers with last residuals, which are small.
+`benches` makes a `Bench` for each batch: the circuit in one direction, its logit differences and its distance from the
+reference. A bench answers with last residuals, which are small.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Bench:
         return Divergence(self.model, self.reference.logits)
 
     @cached_property
-    def margin(self) -> ResidualMeasure:
-        """The pairs' margin, or the setting's metric in its place."""
+    def logit_diff(self) -> ResidualMeasure:
+        """The pairs' logit difference, or the setting's metric in its place."""
         return residual_values(self.model, self.pairs, self.metric)
 
     def matters(self, port: int) -> bool:

@@ -19,20 +19,24 @@ from gatewise.tasks.pairs import Pairs
 
 
 @dataclass(frozen=True, eq=False)
-class Effects:
+class ExactEffects:
     """Changes that removing single edges causes, as means over examples."""
 
     graph: Graph
     edges: tuple[int, ...]  # indices in graph.edges
     kl: Tensor  # [edge], change of KL(reference || circuit)
-    margin: Tensor  # [edge], change of the margin
+    logit_diff: Tensor  # [edge], change of the logit difference
 
     def to_frame(self) -> Any:
         """All effects as a pandas frame, the strongest on KL first."""
         order = strongest(self.kl, count=len(self.edges))
         return frame(
             [
-                {"edge": self.graph.edges[self.edges[i]], "kl": float(self.kl[i]), "margin": float(self.margin[i])}
+                {
+                    "edge": self.graph.edges[self.edges[i]],
+                    "kl": float(self.kl[i]),
+                    "logit_diff": float(self.logit_diff[i]),
+                }
                 for i in order
             ]
         )
@@ -44,11 +48,13 @@ class Effects:
 
     def _repr_html_(self) -> str:
         best = strongest(self.kl)
-        rows = [(self.graph.edges[self.edges[i]], f"{self.kl[i]:+.4g}", f"{self.margin[i]:+.4g}") for i in best]
-        return card("Effects", f"of removing {len(self.edges):,} edges, one at a time", ("edge", "KL", "margin"), rows)
+        rows = [(self.graph.edges[self.edges[i]], f"{self.kl[i]:+.4g}", f"{self.logit_diff[i]:+.4g}") for i in best]
+        return card(
+            "ExactEffects", f"of removing {len(self.edges):,} edges, one at a time", ("edge", "KL", "logit_diff"), rows
+        )
 
 
-def edge_effects(
+def exact_effects(
     model: Model | Setting,
     pairs: Pairs | None = None,
     edges: Iterable[str] | Iterable[int] | None = None,
@@ -58,10 +64,11 @@ def edge_effects(
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
     memory: Memory = None,
-) -> Effects:
-    """The true change of KL and margin for removing each edge alone. Default: all edges of the circuit or graph.
+) -> ExactEffects:
+    """The true change of KL and logit difference for removing each edge alone. Default: all edges of the circuit or
+    graph.
 
-    `ablation`: what removed edges carry, as for `discover`. `metric`: what stands in the place of the margin.
+    `ablation`: what removed edges carry, as for `discover`. `metric`: what stands in the place of the logit difference.
     """
     setting = Setting.of(model, pairs, ablation=ablation, metric=metric, memory=memory)
     graph = setting.graph
@@ -69,7 +76,12 @@ def edge_effects(
     chosen = start.indices if edges is None else [e if isinstance(e, int) else graph.index(e) for e in edges]
     removals = [NOTHING, *(frozenset([edge]) for edge in chosen)]
     found = measure_removals(
-        setting, start, removals, lambda bench: [bench.distance.exact, bench.margin], direction, task="exact effects"
+        setting,
+        start,
+        removals,
+        lambda bench: [bench.distance.exact, bench.logit_diff],
+        direction,
+        task="exact effects",
     )
-    kl, margin = (found[:, 1:] - found[:, :1]).mean(dim=-1)
-    return Effects(graph, tuple(chosen), kl, margin)
+    kl, logit_diff = (found[:, 1:] - found[:, :1]).mean(dim=-1)
+    return ExactEffects(graph, tuple(chosen), kl, logit_diff)

@@ -65,30 +65,30 @@ class State:
         self.model, self.on, self.graph = model, intervention, graph
         self.outputs = reference.clone()  # [sender, example, window, d]
         self.kept = graph.edge_index >= 0  # [port, sender]
-        self.inputs: dict[int, Tensor] = {}  # port -> [example, window, d], where it is not the stage's shared input
+        self.inputs: dict[int, Tensor] = {}  # port -> [example, window, d], where it is not the sublayer's shared input
         self.shared = self._shared_inputs()
-        self.heads: list[dict[HeadValue, Tensor]] = [self._project_all(i) for i in range(len(model.stages))]
+        self.heads: list[dict[HeadValue, Tensor]] = [self._project_all(i) for i in range(len(model.sublayers))]
         self.last = self.shared[-1][:, -1].clone()  # [example, d]
         if not torch.equal(kept, self.kept):
             self.rebuild(kept, all_liveness(model, kept))
 
     def _shared_inputs(self) -> list[Tensor]:
-        """Inputs of each stage, and of the logits, with all edges kept."""
+        """Inputs of each sublayer, and of the logits, with all edges kept."""
         pairs = [(self.outputs[nodes], self.on.other[nodes]) for nodes in self.graph.sender_slices]
-        carried = ((now - other).sum(dim=0) for now, other in pairs)  # stage by stage, as the walk asks for it
+        carried = ((now - other).sum(dim=0) for now, other in pairs)  # sublayer by sublayer, as the walk asks for it
         read = walk(self.model, next(carried), lambda _index, _x: next(carried), biases=False)
         return [base + x for base, x in zip(self.on.base, read, strict=True)]
 
     def _project_all(self, index: int) -> dict[HeadValue, Tensor]:
-        stage = self.model.stages[index]
-        if not isinstance(stage, Attention):
+        sublayer = self.model.sublayers[index]
+        if not isinstance(sublayer, Attention):
             return {}
         x = self.shared[index][None]
-        q, k, v = (stage.per_head(stage.project(kind, x, self.on.layout)) for kind in KINDS)
+        q, k, v = (sublayer.per_head(sublayer.project(kind, x, self.on.layout)) for kind in KINDS)
         found: dict[HeadValue, Tensor] = {"q": q, "k": k, "v": v}
-        if stage.joint_norm is not None:
-            prefix = stage.prefix_per_head(self.on.prefix[index])
-            found["share"] = stage.shares(stage.attend(q, k, v, self.on.layout, prefix))
+        if sublayer.joint_norm is not None:
+            prefix = sublayer.prefix_per_head(self.on.prefix[index])
+            found["share"] = sublayer.shares(sublayer.attend(q, k, v, self.on.layout, prefix))
         return found
 
     def carried(self, senders: Sequence[int], positions: int) -> Tensor:
@@ -108,7 +108,7 @@ class State:
     def port_input(self, port: int) -> Tensor:
         """[example, window, d]; at nodes that live at the last position only, just that column is kept up."""
         found = self.inputs.get(port)
-        return self.shared[self.graph.stage_of_port[port] - 1] if found is None else found
+        return self.shared[self.graph.sublayer_of_port[port] - 1] if found is None else found
 
     def route(self, node: int, live: Sequence[int]) -> Route:
         """How a change of this node reaches the logits. live: liveness of all senders from this one on."""
@@ -151,33 +151,35 @@ class State:
 
     def _start(self, step: Step, changes: Mapping[int, Tensor]) -> tuple[Tensor, dict[HeadValue, Tensor]]:
         """New outputs of what a route's start writes [node, row, example, position, d], and of its head."""
-        stage = self.model.stages[step.stage]
+        sublayer = self.model.sublayers[step.sublayer]
         new: dict[HeadValue, Tensor] = {}
         for port, change in changes.items():
             now = self.port_input(port)[:, -change.shape[2] :]
-            if isinstance(stage, Pointwise):
-                return stage((now + change)[None], step.locals), new
+            if isinstance(sublayer, Pointwise):
+                return sublayer((now + change)[None], step.locals), new
             for kind in kinds_of(self.graph, port):
                 columns = self._positions(step) if kind == "q" else change.shape[2]
                 parts = change[..., -columns:, :].split(max(1, _CACHED // now[:, -columns:].numel()))
-                found = [stage.project(kind, (now[:, -columns:] + x)[None], self.on.layout, step.heads) for x in parts]
+                found = [
+                    sublayer.project(kind, (now[:, -columns:] + x)[None], self.on.layout, step.heads) for x in parts
+                ]
                 new[kind] = torch.cat(found, dim=1) if len(found) > 1 else found[0]
         return self._written(step, new), new
 
     def _step(self, step: Step, proposal: Proposal) -> tuple[Tensor, dict[HeadValue, Tensor]]:
         """New outputs of what a step writes [node, row, example, position, d], and of its heads."""
-        stage = self.model.stages[step.stage]
+        sublayer = self.model.sublayers[step.sublayer]
         new: dict[HeadValue, Tensor] = {}
         for reading in step.readings:
             mixed = proposal.mixed(reading)
             now = torch.stack([self.port_input(port)[:, -mixed.shape[3] :] for port in reading.ports])
             x = mixed.add_(now[:, None])
-            if isinstance(stage, Pointwise):
-                return stage(x, step.locals), new
+            if isinstance(sublayer, Pointwise):
+                return sublayer(x, step.locals), new
             assert reading.kind is not None
-            y = stage.project(reading.kind, x, self.on.layout, step.heads[reading.rows])
+            y = sublayer.project(reading.kind, x, self.on.layout, step.heads[reading.rows])
             if len(reading.ports) < len(step.nodes):
-                y = _among(self.heads[step.stage][reading.kind][step.heads], reading.rows, y)
+                y = _among(self.heads[step.sublayer][reading.kind][step.heads], reading.rows, y)
             new[reading.kind] = y
         return self._written(step, new), new
 
@@ -190,19 +192,19 @@ class State:
 
         [head, row, example, position, d]; shares are added to what is new.
         """
-        stage, known, heads = self.model.stages[step.stage], self.heads[step.stage], step.heads
-        assert isinstance(stage, Attention)
+        sublayer, known, heads = self.model.sublayers[step.sublayer], self.heads[step.sublayer], step.heads
+        assert isinstance(sublayer, Attention)
         q = new["q"] if "q" in new else known["q"][heads][:, None, :, -self._positions(step) :]
         k, v = (new[kind] if kind in new else known[kind][heads][:, None] for kind in KINDS[1:])
-        prefix: KeysValues | None = self.on.prefix[step.stage]
+        prefix: KeysValues | None = self.on.prefix[step.sublayer]
         if prefix is not None:
-            groups = heads // (stage.n_heads // stage.n_groups)
+            groups = heads // (sublayer.n_heads // sublayer.n_groups)
             prefix = (prefix[0][groups], prefix[1][groups])
-        shares = stage.shares(stage.attend(q, k, v, self.on.layout, prefix), heads)
-        if stage.joint_norm is None:
+        shares = sublayer.shares(sublayer.attend(q, k, v, self.on.layout, prefix), heads)
+        if sublayer.joint_norm is None:
             return shares
         new["share"] = shares
-        return stage.joined(_among(known["share"], heads, shares))
+        return sublayer.joined(_among(known["share"], heads, shares))
 
     def accept(self, proposal: Proposal, row: int, removed: Mapping[int, Sequence[int]]) -> None:
         """Make one row of a proposal the new state. removed: the senders whose edges into each port are gone with it"""
@@ -236,15 +238,15 @@ class State:
 
     def _take_heads(self, step: Step, new: Mapping[HeadValue, Tensor], row: int) -> None:
         for name, values in new.items():
-            target = self.heads[step.stage][name]
+            target = self.heads[step.sublayer][name]
             for i, head in enumerate(step.locals):
                 target[head][:, -values.shape[-2] :] = values[i, row]
 
     @torch.no_grad()
-    def rebuild(self, kept: Tensor, live: Sequence[int], first_stage: int = 1) -> None:
-        """Recompute live nodes from `first_stage` on out of these edges, which ends the drift of many small sums."""
+    def rebuild(self, kept: Tensor, live: Sequence[int], first_sublayer: int = 1) -> None:
+        """Recompute live nodes from `first_sublayer` on out of these edges, which ends the drift of many small sums."""
         self.kept.copy_(kept)
-        for nodes in self.graph.sender_slices[first_stage:]:
+        for nodes in self.graph.sender_slices[first_sublayer:]:
             for node in range(nodes.start, nodes.stop):
                 if live[node] != DEAD:
                     self._rebuild_node(node, step_of(self.model, [node], live[node] == WIDE))
@@ -252,25 +254,25 @@ class State:
 
     def _from_kept(self, port: int, positions: int) -> Tensor:
         """The input of a port at the last positions. [example, position, d]"""
-        found = self.on.base[self.graph.stage_of_port[port] - 1][:, -positions:].clone()
+        found = self.on.base[self.graph.sublayer_of_port[port] - 1][:, -positions:].clone()
         for sender in self.kept[port].nonzero().flatten().tolist():
             found += self.outputs[sender][:, -positions:]
             found -= self.on.other[sender][:, -positions:]
         return found
 
     def _rebuild_node(self, node: int, step: Step) -> None:
-        stage, positions = self.model.stages[step.stage], self._positions(step)
+        sublayer, positions = self.model.sublayers[step.sublayer], self._positions(step)
         new: dict[HeadValue, Tensor] = {}
         for port in self.graph.ports_of_sender[node]:
             kinds = kinds_of(self.graph, port)
             into = self._from_kept(port, self.on.layout.window if "k" in kinds or "v" in kinds else positions)
             self.inputs[port] = into
-            if isinstance(stage, Pointwise):
-                self.outputs[node][:, -positions:] = stage(into[None], step.locals)[0]
+            if isinstance(sublayer, Pointwise):
+                self.outputs[node][:, -positions:] = sublayer(into[None], step.locals)[0]
                 return
             for kind in kinds:
                 x = into[:, -positions:] if kind == "q" else into
-                new[kind] = stage.project(kind, x[None, None], self.on.layout, step.heads)
+                new[kind] = sublayer.project(kind, x[None, None], self.on.layout, step.heads)
         self.outputs[step.written, :, -positions:] = self._written(step, new)[:, 0]
         self._take_heads(step, new, 0)
 

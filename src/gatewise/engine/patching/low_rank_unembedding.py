@@ -102,11 +102,11 @@ class Spans:
             return None
         parts = []
         for sender in senders:
-            index = graph.stage_of_sender[sender]
-            stage = model.stages[index - 1] if index else None
-            if not isinstance(stage, Attention) or stage.joint_norm is not None:
+            index = graph.sublayer_of_sender[sender]
+            sublayer = model.sublayers[index - 1] if index else None
+            if not isinstance(sublayer, Attention) or sublayer.joint_norm is not None:
                 return None
-            parts.append(stage.out[sender - graph.sender_slices[index].start])
+            parts.append(sublayer.out[sender - graph.sender_slices[index].start])
         fits = 0 < sum(len(part) for part in parts) <= _WIDEST * model.d_model
         return torch.cat(parts) if fits else None
 

@@ -3,11 +3,11 @@
 `Receivers` holds both runs of a batch under a circuit H (default: the whole model). Any set of edges into any ports of
 one node can be clean: only that node is computed, for many sets (rows) at once. What it puts out is valued along
 
-    gbar = mean over the two runs of  d margin / d(output of the node)
+    gbar = mean over the two runs of  d logit difference / d(output of the node)
 
-per example and position, so that a value is what the node's change is worth on the margin to first order, whatever
-the two runs agree on. For `logits` the value is the margin itself. Within H, outputs and gradients are those of H's
-runs: the clean one has H's edges clean, the corrupted one none; edges outside H never move.
+per example and position, so that a value is what the node's change is worth on the logit difference to first order,
+whatever the two runs agree on. For `logits` the value is the logit difference itself. Within H, outputs and gradients
+are those of H's runs: the clean one has H's edges clean, the corrupted one none; edges outside H never move.
 
 Where a norm couples the heads of a layer (Gemma), a head's change changes what its siblings write. A value then counts
 all writes of the layer, with the siblings' own inputs all on one side, row by row as the caller says.
@@ -48,31 +48,31 @@ class Receivers:
         self.model, self.graph = model, model.graph
         self.runs = setting.runs(batch, keep=False)
         self.layout = self.runs.layout
-        self.margin = residual_values(model, batch.pairs, setting.value)
+        self.logit_diff = residual_values(model, batch.pairs, setting.value)
         self.kept = (self.graph.edge_index >= 0) if circuit is None else self.graph.matrix(circuit.mask)
         self.base = bases(model, self.runs.corrupted.outputs)
         if circuit is None:
-            clean, gradients = self.runs.clean.outputs, _whole_gradients(model, self.runs, self.margin)
-            self._gradient_row: Sequence[int] = self.graph.stage_of_sender
+            clean, gradients = self.runs.clean.outputs, _whole_gradients(model, self.runs, self.logit_diff)
+            self._gradient_row: Sequence[int] = self.graph.sublayer_of_sender
         else:
-            clean, gradients = _circuit_gradients(model, self.runs, circuit, self.margin)
+            clean, gradients = _circuit_gradients(model, self.runs, circuit, self.logit_diff)
             self._gradient_row = range(len(self.graph.senders))
-        self.gradients = gradients  # [side, stage (whole model) or sender (circuit), example, window, d]
+        self.gradients = gradients  # [side, sublayer (whole model) or sender (circuit), example, window, d]
         self._mean_gradients = gradients.mean(dim=0)
         self.delta = clean - self.runs.corrupted.outputs  # [sender, example, window, d]
-        self.whole = [self.delta[: stage.reads].sum(dim=0) for stage in self.graph.stages[1:]]
+        self.whole = [self.delta[: sublayer.reads].sum(dim=0) for sublayer in self.graph.sublayers[1:]]
         last = torch.tensordot(self.kept[-1].to(self.delta), self.delta[:, :, -1], dims=1)
-        self.margins = self.margin(self.base[-1][:, -1] + torch.stack([last, torch.zeros_like(last)]))
+        self.logit_diffs = self.logit_diff(self.base[-1][:, -1] + torch.stack([last, torch.zeros_like(last)]))
         self._gathered: dict[int, Tensor] = {}
 
     def ports(self, node: int) -> tuple[int, ...]:
         return (len(self.graph.ports) - 1,) if node == LOGITS else self.graph.ports_of_sender[node]
 
-    def _stage(self, node: int) -> int:
-        return len(self.graph.stages) - 1 if node == LOGITS else self.graph.stage_of_sender[node]
+    def _sublayer(self, node: int) -> int:
+        return len(self.graph.sublayers) - 1 if node == LOGITS else self.graph.sublayer_of_sender[node]
 
     def gradient(self, sender: int, side: int | None = None) -> Tensor:
-        """Of the margin at a sender's output: mean of the two runs, or of one. [example, window, d]"""
+        """Of the logit difference at a sender's output: mean of the two runs, or of one. [example, window, d]"""
         row = self._gradient_row[sender]
         return self._mean_gradients[row] if side is None else self.gradients[side, row]
 
@@ -89,7 +89,7 @@ class Receivers:
         rows, which = rows.unique(dim=0, return_inverse=True)
         clean, siblings = rows[:, :-1].reshape(-1, *clean.shape[1:]), rows[:, -1]
         if node == LOGITS:
-            found = self.margin(self._inputs(self._stage(node), clean[:, 0], last=True)[:, :, -1])
+            found = self.logit_diff(self._inputs(self._sublayer(node), clean[:, 0], last=True)[:, :, -1])
         else:
             parts = self._in_parts(node, clean, siblings)
             found = torch.cat([self._along_gradient(node, self.outputs(node, *part)) for part in parts])
@@ -107,7 +107,7 @@ class Receivers:
         Values count from nothing at all, not from what no clean edge gives.
         """
         if node == LOGITS:
-            return self.margin(inputs[0][:, :, -1])
+            return self.logit_diff(inputs[0][:, :, -1])
         rows = torch.arange(len(siblings), device=self.delta.device)
         return self._along_gradient(node, self._from_inputs(node, [(x, rows) for x in inputs], siblings))
 
@@ -120,7 +120,7 @@ class Receivers:
         found = []
         for part in self._in_parts(node, clean, siblings):
             with torch.enable_grad():
-                inputs = [self._inputs(self._stage(node), part[0][:, i]) for i in range(clean.shape[1])]
+                inputs = [self._inputs(self._sublayer(node), part[0][:, i]) for i in range(clean.shape[1])]
                 inputs = [x.detach().requires_grad_(True) for x in inputs]
                 total = self.worth(node, inputs, part[1]).sum()
             gradients = torch.stack(torch.autograd.grad(total, inputs), dim=1)  # [row, port, example, window, d]
@@ -137,8 +137,8 @@ class Receivers:
         """
         shape = (2, len(self.graph.ports), len(self.graph.senders))
         arising, scores = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
-        for index in range(1, len(self.graph.stages)):
-            ports, reads = self.graph.port_slices[index], self.graph.stages[index].reads
+        for index in range(1, len(self.graph.sublayers)):
+            ports, reads = self.graph.port_slices[index], self.graph.sublayers[index].reads
             pulled = self._pulled_back(index)  # [run of J, run of g, port, example, window, d]
             delta = self.delta[:reads, :, -pulled.shape[-2] :].flatten(1)
             worth = (pulled.flatten(3) @ delta.T).double().cpu() * self.kept[ports, :reads]
@@ -148,51 +148,51 @@ class Receivers:
         return arising, scores
 
     def _pulled_back(self, index: int) -> Tensor:
-        """Gradients at the outputs of a stage's nodes on each run, taken to its ports on each run."""
+        """Gradients at the outputs of a sublayer's nodes on each run, taken to its ports on each run."""
         inputs = [self.port_inputs(index, side) for side in reversed(_SIDES)]  # clean first, as in `gradients`
-        if index == len(self.graph.stages) - 1:  # no output whose gradient could differ: all is local
-            found = torch.stack([self._slope_of_margin(x[:, :, -1:]) for x in inputs])
+        if index == len(self.graph.sublayers) - 1:  # no output whose gradient could differ: all is local
+            found = torch.stack([self._slope_of_logit_diff(x[:, :, -1:]) for x in inputs])
             return torch.stack([found, found], dim=1)
         nodes, ports = self.graph.sender_slices[index], self.graph.port_slices[index]
         writers = range(nodes.start, nodes.stop)
         into = [torch.stack([self.gradient(writer, run) for writer in writers]) for run in (0, 1)]
-        stage, rows = self.model.stages[index - 1], []
-        more = (self.layout, self.runs.prefix[index - 1]) if isinstance(stage, Attention) else ()
+        sublayer, rows = self.model.sublayers[index - 1], []
+        more = (self.layout, self.runs.prefix[index - 1]) if isinstance(sublayer, Attention) else ()
         for shared in inputs:
             x = shared.expand(ports.stop - ports.start, *shared.shape[1:]).detach().clone().requires_grad_(True)
             with torch.enable_grad():
-                out = stage(x, *more)
+                out = sublayer(x, *more)
             rows.append(torch.stack([torch.autograd.grad(out, x, one, retain_graph=True)[0] for one in into]))
         return torch.stack(rows)
 
-    def _slope_of_margin(self, x: Tensor) -> Tensor:
-        """The margin's gradient at the logits' input. [1, example, 1, d]"""
+    def _slope_of_logit_diff(self, x: Tensor) -> Tensor:
+        """The logit difference's gradient at the logits' input. [1, example, 1, d]"""
         x = x.detach().requires_grad_(True)
         with torch.enable_grad():
-            total = self.margin(x[0, :, -1]).sum()
+            total = self.logit_diff(x[0, :, -1]).sum()
         return torch.autograd.grad(total, x)[0]
 
     @torch.no_grad()
-    def margins_with(self, node: int, outputs: Tensor, side: Side) -> Tensor:
+    def logit_diffs_with(self, node: int, outputs: Tensor, side: Side) -> Tensor:
         """Margins of the whole model on one side, with what a node writes replaced. [row, example]
 
         outputs: [writer, row, example, window, d], as `outputs` gives them.
         """
         graph, run = self.graph, self.runs.clean if side == "clean" else self.runs.corrupted
-        inputs, first = bases(self.model, run.outputs), self._stage(node) - 1
+        inputs, first = bases(self.model, run.outputs), self._sublayer(node) - 1
         nothing = outputs.new_zeros(())
 
         def write(index: int, change: Tensor) -> Tensor:
-            """The change of what a stage writes together."""
+            """The change of what a sublayer writes together."""
             if index == first:
                 return outputs.sum(dim=0) - run.outputs[self.model.siblings(node)].sum(dim=0)
-            if graph.stages[index + 1].reads <= node:
+            if graph.sublayers[index + 1].reads <= node:
                 return nothing
             before = run.outputs[graph.sender_slices[index + 1]].sum(dim=0)
             return _written(self.model, self.runs, index, inputs[index] + change) - before
 
         change = walk(self.model, nothing, write, biases=False)[-1]
-        return self.margin(inputs[-1][:, -1] + change[:, :, -1])
+        return self.logit_diff(inputs[-1][:, -1] + change[:, :, -1])
 
     @torch.no_grad()
     def run_with(self, outputs: Mapping[int, Tensor]) -> Tensor:
@@ -201,7 +201,7 @@ class Receivers:
         outputs: [example, window, d] by sender -> [sender, example, window, d]
         """
         graph, found = self.graph, self.runs.clean.outputs.clone()
-        first = min((self._stage(sender) for sender in outputs), default=len(graph.stages))
+        first = min((self._sublayer(sender) for sender in outputs), default=len(graph.sublayers))
 
         def write(index: int, x: Tensor) -> Tensor:
             nodes = graph.sender_slices[index + 1]
@@ -218,7 +218,7 @@ class Receivers:
     @torch.no_grad()
     def outputs(self, node: int, clean: Tensor, siblings: Tensor) -> Tensor:
         """What the node, or its whole layer if a norm couples that, writes. [writer, row, example, window, d]"""
-        index = self._stage(node)
+        index = self._sublayer(node)
         found = []
         for place in range(clean.shape[1]):
             rows, which = clean[:, place].unique(dim=0, return_inverse=True)
@@ -227,28 +227,28 @@ class Receivers:
 
     def _from_inputs(self, node: int, inputs: Sequence[tuple[Tensor, Tensor]], siblings: Tensor) -> Tensor:
         """The same from the different inputs of each port [input, example, window, d], and which of them rows have."""
-        index = self._stage(node)
-        local, stage = node - self.graph.sender_slices[index].start, self.model.stages[index - 1]
-        if not isinstance(stage, Attention):
+        index = self._sublayer(node)
+        local, sublayer = node - self.graph.sender_slices[index].start, self.model.sublayers[index - 1]
+        if not isinstance(sublayer, Attention):
             x, which = inputs[0]
-            return stage(x[None], [local])[:, which]
+            return sublayer(x[None], [local])[:, which]
         head = torch.tensor([local], device=self.delta.device)
         projected: dict[Kind, Tensor] = {}
         for port, (x, which) in zip(self.ports(node), inputs, strict=True):
             for kind in kinds_of(self.graph, port):
-                projected[kind] = stage.project(kind, x[None], self.layout, head)[:, which]
-        gathered = self._attend(stage, index, projected, head)
-        if stage.joint_norm is None:
-            return stage.shares(gathered, head)
-        others = self._both_sides(index, stage)[:, siblings.long()]
-        return stage.write(torch.cat([others[:local], gathered, others[local + 1 :]]))
+                projected[kind] = sublayer.project(kind, x[None], self.layout, head)[:, which]
+        gathered = self._attend(sublayer, index, projected, head)
+        if sublayer.joint_norm is None:
+            return sublayer.shares(gathered, head)
+        others = self._both_sides(index, sublayer)[:, siblings.long()]
+        return sublayer.write(torch.cat([others[:local], gathered, others[local + 1 :]]))
 
     def port_inputs(self, index: int, side: Side) -> Tensor:
-        """Inputs of all ports of a stage on one side. [port or 1 (all read the same), example, window, d]"""
+        """Inputs of all ports of a sublayer on one side. [port or 1 (all read the same), example, window, d]"""
         base = self.base[index - 1][None]
         if side == "corrupted":
             return base
-        spec, ports = self.graph.stages[index], self.graph.port_slices[index]
+        spec, ports = self.graph.sublayers[index], self.graph.port_slices[index]
         kept = self.kept[ports, : spec.reads]
         if bool(kept.all()):
             return base + self.whole[index - 1]
@@ -256,13 +256,13 @@ class Receivers:
         return base + moved
 
     def _inputs(self, index: int, clean: Tensor, *, last: bool = False) -> Tensor:
-        """Input of a port of a stage for each row of clean senders [row, sender]. -> [row, example, window, d]
+        """Input of a port of a sublayer for each row of clean senders [row, sender]. -> [row, example, window, d]
 
         Senders that always move together are added up first; the largest such set is all senders minus the others.
         """
         columns = slice(-1, None) if last else slice(None)
         delta, whole = self.delta[:, :, columns], self.whole[index - 1][:, columns]
-        patterns, which = clean[:, : self.graph.stages[index].reads].T.unique(dim=0, return_inverse=True)
+        patterns, which = clean[:, : self.graph.sublayers[index].reads].T.unique(dim=0, return_inverse=True)
         largest = int(which.bincount().argmax())
         sums = torch.zeros(len(patterns), *whole.shape, dtype=whole.dtype, device=whole.device)
         for pattern in range(len(patterns)):
@@ -280,22 +280,22 @@ class Receivers:
         size = max(1, ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
         return list(zip(clean.split(size), siblings.split(size), strict=True))
 
-    def _attend(self, stage: Attention, index: int, projected: dict[Kind, Tensor], heads: Tensor) -> Tensor:
+    def _attend(self, sublayer: Attention, index: int, projected: dict[Kind, Tensor], heads: Tensor) -> Tensor:
         prefix: KeysValues | None = self.runs.prefix[index - 1]
         if prefix is not None:
-            groups = heads // (stage.n_heads // stage.n_groups)
+            groups = heads // (sublayer.n_heads // sublayer.n_groups)
             prefix = (prefix[0][groups], prefix[1][groups])
-        return stage.attend(projected["q"], projected["k"], projected["v"], self.layout, prefix)
+        return sublayer.attend(projected["q"], projected["k"], projected["v"], self.layout, prefix)
 
-    def _both_sides(self, index: int, stage: Attention) -> Tensor:
-        """What all heads of a stage gather, corrupted and clean. [head, side, example, window, dimension]"""
+    def _both_sides(self, index: int, sublayer: Attention) -> Tensor:
+        """What all heads of a sublayer gather, corrupted and clean. [head, side, example, window, dimension]"""
         if index not in self._gathered:
-            everyone = torch.arange(stage.n_heads, device=self.delta.device)
+            everyone = torch.arange(sublayer.n_heads, device=self.delta.device)
             found = []
             for side in _SIDES:
-                into = zip(KINDS, stage.ports(self.port_inputs(index, side)), strict=True)
-                projected = {kind: stage.per_head(stage.project(kind, x, self.layout)) for kind, x in into}
-                found.append(self._attend(stage, index, projected, everyone))
+                into = zip(KINDS, sublayer.ports(self.port_inputs(index, side)), strict=True)
+                projected = {kind: sublayer.per_head(sublayer.project(kind, x, self.layout)) for kind, x in into}
+                found.append(self._attend(sublayer, index, projected, everyone))
             self._gathered[index] = torch.stack(found, dim=1)
         return self._gathered[index]
 
@@ -318,11 +318,11 @@ class Batches:
 
 
 def _outputs(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
-    """What a stage's nodes write if all their ports read x. [node, row..., example, window, d]"""
-    stage = model.stages[index]
-    if isinstance(stage, Attention):
-        return stage(x[None], runs.layout, runs.prefix[index])
-    return stage(x.expand(stage.n_nodes, *x.shape))
+    """What a sublayer's nodes write if all their ports read x. [node, row..., example, window, d]"""
+    sublayer = model.sublayers[index]
+    if isinstance(sublayer, Attention):
+        return sublayer(x[None], runs.layout, runs.prefix[index])
+    return sublayer(x.expand(sublayer.n_nodes, *x.shape))
 
 
 def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
@@ -330,12 +330,12 @@ def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
     return _outputs(model, runs, index, x).sum(dim=0)
 
 
-def _whole_gradients(model: Model, runs: BothRuns, margin: Callable[[Tensor], Tensor]) -> Tensor:
-    """Gradients on both plain runs after each stage, which are those at all its nodes. [side, stage, ...]"""
-    return torch.stack([_stage_gradients(model, runs, run, margin) for run in (runs.clean, runs.corrupted)])
+def _whole_gradients(model: Model, runs: BothRuns, logit_diff: Callable[[Tensor], Tensor]) -> Tensor:
+    """Gradients on both plain runs after each sublayer, which are those at all its nodes. [side, sublayer, ...]"""
+    return torch.stack([_sublayer_gradients(model, runs, run, logit_diff) for run in (runs.clean, runs.corrupted)])
 
 
-def _stage_gradients(model: Model, runs: BothRuns, run: Run, margin: Callable[[Tensor], Tensor]) -> Tensor:
+def _sublayer_gradients(model: Model, runs: BothRuns, run: Run, logit_diff: Callable[[Tensor], Tensor]) -> Tensor:
     written = [run.outputs[model.graph.sender_slices[0]].sum(dim=0).requires_grad_(True)]
 
     def write(index: int, x: Tensor) -> Tensor:
@@ -344,16 +344,18 @@ def _stage_gradients(model: Model, runs: BothRuns, run: Run, margin: Callable[[T
 
     with torch.enable_grad():
         last = walk(model, written[0], write)[-1]
-        total = margin(last[:, -1]).sum()  # the sum: each example's gradient is its own
+        total = logit_diff(last[:, -1]).sum()  # the sum: each example's gradient is its own
     return torch.stack(torch.autograd.grad(total, written, materialize_grads=True))
 
 
 def _circuit_gradients(
-    model: Model, runs: BothRuns, circuit: Circuit, margin: Callable[[Tensor], Tensor]
+    model: Model, runs: BothRuns, circuit: Circuit, logit_diff: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Outputs of the circuit's clean run, and gradients at all senders along its edges on both runs."""
     mask, on = dense_mask(model, circuit), runs.intervention(model, "ns")
     silent = replace(on, sources=on.other[model.graph.sender_slices[0]])
     engines = (DenseEngine(model, on), DenseEngine(model, silent))
-    (outputs, clean), (_, corrupted) = (engine.at_senders(mask, lambda last: margin(last).sum()) for engine in engines)
+    (outputs, clean), (_, corrupted) = (
+        engine.at_senders(mask, lambda last: logit_diff(last).sum()) for engine in engines
+    )
     return outputs, torch.stack([clean, corrupted])

@@ -25,11 +25,11 @@ def kinds_of(graph: Graph, port: int) -> tuple[Kind, ...]:
     name = graph.ports[port]
     if name.endswith(">"):
         return (name[-2],)  # type: ignore[return-value]
-    return KINDS if graph.stages[graph.stage_of_port[port]].kind == "attention" else ()
+    return KINDS if graph.sublayers[graph.sublayer_of_port[port]].kind == "attention" else ()
 
 
 def liveness(model: Model, kept: Tensor, node: int, known: Sequence[int]) -> int:
-    """Where a sender is needed, given where all of later stages are. kept: [port, sender] of bool."""
+    """Where a sender is needed, given where all of later sublayers are. kept: [port, sender] of bool."""
     graph, need = model.graph, DEAD
     for port in kept[:, model.siblings(node)].any(dim=1).nonzero().flatten().tolist():
         if port == len(graph.ports) - 1:
@@ -48,7 +48,7 @@ def all_liveness(model: Model, kept: Tensor) -> list[int]:
     graph = model.graph
     found = torch.full((len(graph.senders),), DEAD, dtype=torch.int8)
     needs = torch.full((len(graph.ports),), LAST, dtype=torch.int8)  # where each port reads, from the logits back
-    for index in reversed(range(len(graph.stages) - 1)):
+    for index in reversed(range(len(graph.sublayers) - 1)):
         nodes, ports = graph.sender_slices[index], graph.port_slices[index]
         later = slice(ports.stop, None)
         found[nodes] = (kept[later, nodes] * needs[later, None]).amax(dim=0)
@@ -66,8 +66,8 @@ def all_moves(model: Model, kept: Tensor, matters: Tensor) -> Tensor:
     The others put out what they do without any edge. matters: [sender] of bool
     """
     graph, moves = model.graph, matters.clone()
-    for index in range(1, len(graph.stages) - 1):
-        nodes, ports, reads = graph.sender_slices[index], graph.port_slices[index], graph.stages[index].reads
+    for index in range(1, len(graph.sublayers) - 1):
+        nodes, ports, reads = graph.sender_slices[index], graph.port_slices[index], graph.sublayers[index].reads
         moving = (kept[ports, :reads] & moves[:reads]).any(dim=1)
         reached = moving.reshape(-1, nodes.stop - nodes.start).any(dim=0)
         moves[nodes] &= reached.any() if len(model.siblings(nodes.start)) > 1 else reached
@@ -87,12 +87,12 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Nodes of one stage and one liveness that a change reaches."""
+    """Nodes of one sublayer and one liveness that a change reaches."""
 
-    stage: int  # index in model.stages
+    sublayer: int  # index in model.sublayers
     nodes: list[int]  # sender indices
     written: list[int]  # the nodes whose outputs change with theirs: the same, or all heads of a coupled layer
-    locals: list[int]  # indices within the stage
+    locals: list[int]  # indices within the sublayer
     heads: Tensor  # the same
     wide: bool
     readings: Sequence[Reading]  # none for the node that a route starts from
@@ -124,8 +124,8 @@ def find_route(model: Model, kept: Tensor, node: int, live: Sequence[int]) -> Ro
     start = step_of(model, [node], live[node] == WIDE)
     changed, wide_changed = [*start.written], [*start.written] if start.wide else []
     steps = []
-    for index in range(start.stage + 1, len(graph.stages) - 1):
-        if graph.stages[index].reads <= node:
+    for index in range(start.sublayer + 1, len(graph.sublayers) - 1):
+        if graph.sublayers[index].reads <= node:
             continue
         found = _steps(model, kept, index, changed, wide_changed, live)
         steps += found
@@ -136,8 +136,8 @@ def find_route(model: Model, kept: Tensor, node: int, live: Sequence[int]) -> Ro
 
 
 def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Reading] = ()) -> Step:
-    """A step of these nodes of one stage."""
-    index, together = model.graph.stage_of_sender[nodes[0]], model.siblings(nodes[0])
+    """A step of these nodes of one sublayer."""
+    index, together = model.graph.sublayer_of_sender[nodes[0]], model.siblings(nodes[0])
     written = [*together] if len(together) > 1 else nodes
     locals_ = [node - model.graph.sender_slices[index].start for node in nodes]
     return Step(index - 1, nodes, written, locals_, torch.tensor(locals_, device=model.head.device), wide, readings)
@@ -146,7 +146,7 @@ def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Readi
 def _steps(
     model: Model, kept: Tensor, index: int, changed: list[int], wide_changed: list[int], live: Sequence[int]
 ) -> list[Step]:
-    """The nodes of a stage that read a changed sender, those of each liveness together."""
+    """The nodes of a sublayer that read a changed sender, those of each liveness together."""
     graph, ports = model.graph, model.graph.port_slices[index]
     reached = kept[ports][:, changed].any(dim=1).nonzero().flatten() + ports.start
     by_node: dict[int, list[int]] = {}

@@ -24,8 +24,8 @@ from gatewise.tasks.encoding import tokenizer_fingerprint
 from gatewise.tasks.pairs import Pairs
 
 Direction = Literal["ns", "dn"]
-Ablation = Literal["interchange", "zero", "mean", "noise"]
-Prefix = tuple[KeysValues | None, ...]  # one for each stage of the model
+Ablation = Literal["patching", "zero", "mean", "noise"]
+Prefix = tuple[KeysValues | None, ...]  # one for each sublayer of the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Intervention:
     prefix: Prefix
     sources: Tensor  # [source, example, window, d], the reference side's
     other: Tensor  # [sender, example, window, d], what removed edges carry
-    base: tuple[Tensor, ...]  # for each stage, its ports' input when all edges are removed. [example, window, d]
+    base: tuple[Tensor, ...]  # for each sublayer, its ports' input when all edges are removed. [example, window, d]
     reference_logits: Tensor  # [example, vocabulary]
     is_run: bool = True  # whether `other` is what the nodes put out when all edges are removed: not of an ablation
 
@@ -61,18 +61,18 @@ def check_choice(direction: str, ablation: str) -> None:
     """Refuse what has no meaning, before any work."""
     if direction not in ("ns", "dn"):
         raise GatewiseError(f"direction is 'ns' (noising) or 'dn' (denoising), got {direction!r}.")
-    if ablation not in ("interchange", "zero", "mean", "noise"):
-        raise GatewiseError(f"ablation is 'interchange', 'zero', 'mean' or 'noise', got {ablation!r}.")
-    if direction == "dn" and ablation != "interchange":
+    if ablation not in ("patching", "zero", "mean", "noise"):
+        raise GatewiseError(f"ablation is 'patching', 'zero', 'mean' or 'noise', got {ablation!r}.")
+    if direction == "dn" and ablation != "patching":
         raise GatewiseError(
             f"direction 'dn' with {ablation} ablation: denoising starts from a corrupted run, and {ablation} ablation "
-            f"has none. Use ablation='interchange', or direction='ns'."
+            f"has none. Use ablation='patching', or direction='ns'."
         )
 
 
 def check_pairs(model: Model, pairs: Pairs) -> None:
     """Refuse pairs whose tokens cannot be this model's."""
-    largest = max(int(t.max()) for t in (pairs.clean, pairs.corrupted, pairs.right, pairs.wrong))
+    largest = max(int(t.max()) for t in (pairs.clean, pairs.corrupted, pairs.correct, pairs.incorrect))
     if largest >= model.vocabulary_size:
         raise GatewiseError(
             f"the pairs hold token {largest}, but {model.name} has {model.vocabulary_size:,} tokens. They were made "
@@ -118,9 +118,9 @@ def plain_run(model: Model, tokens: Tensor, layout: Layout, prefix: Prefix) -> R
 def prefix_of(model: Model, tokens: Tensor, layout: Layout) -> Prefix:
     """Keys and values of the columns before the window, which both sides share."""
     if layout.start == 0:
-        return (None,) * len(model.stages)
+        return (None,) * len(model.sublayers)
     before = Layout(layout.lengths - layout.window, layout.start, 0, layout.dtype)
-    _, prefix = _forward(model, tokens, before, (None,) * len(model.stages), slice(0, layout.start), None)
+    _, prefix = _forward(model, tokens, before, (None,) * len(model.sublayers), slice(0, layout.start), None)
     return prefix
 
 
@@ -132,11 +132,11 @@ def _forward(
     keys_values: list[KeysValues | None] = []
 
     def write(index: int, x: Tensor) -> Tensor:
-        stage, found = model.stages[index], None
-        if isinstance(stage, Attention):
-            out, found = stage.run(x[None], layout, prefix[index])
+        sublayer, found = model.sublayers[index], None
+        if isinstance(sublayer, Attention):
+            out, found = sublayer.run(x[None], layout, prefix[index])
         else:
-            out = stage(x.expand(stage.n_nodes, *x.shape))
+            out = sublayer(x.expand(sublayer.n_nodes, *x.shape))
         keys_values.append(found)
         if outputs is not None:
             outputs[nodes[index + 1]] = out
@@ -149,7 +149,7 @@ def _forward(
 
 
 def bases(model: Model, other: Tensor) -> tuple[Tensor, ...]:
-    """Input of each stage's ports, and of the logits, when every edge carries `other`: output biases included."""
+    """Input of each sublayer's ports, and of the logits, when every edge carries `other`: output biases included."""
     written = [other[nodes] for nodes in model.graph.sender_slices]
     return tuple(walk(model, written[0].sum(dim=0), lambda index, _: written[index + 1].sum(dim=0)))
 
@@ -202,7 +202,7 @@ def ablated_runs(
     first_example: index of the batch's first example, which seeds noise. moments: needed for mean and noise.
     """
     layout = lay_out(model, pairs, share_prefix=False)
-    prefix: Prefix = (None,) * len(model.stages)
+    prefix: Prefix = (None,) * len(model.sublayers)
     clean = plain_run(model, pairs.clean, layout, prefix)
     if ablation == "zero":
         other = torch.zeros_like(clean.outputs[:, :1, :1])
@@ -234,7 +234,7 @@ def clean_moments(model: Model, batches: list[Pairs]) -> Moments:
     total = square = None
     for pairs in batches:
         layout = lay_out(model, pairs, share_prefix=False)
-        outputs = plain_run(model, pairs.clean, layout, (None,) * len(model.stages)).outputs
+        outputs = plain_run(model, pairs.clean, layout, (None,) * len(model.sublayers)).outputs
         chosen = outputs[:, layout.real()].double()  # [sender, real position, d]
         count += chosen.shape[1]
         total = chosen.sum(1) if total is None else total + chosen.sum(1)

@@ -37,20 +37,20 @@ def window_of(pairs: Pairs) -> int:
 
 
 def bytes_per_example(model: Model, window: int, *, gradient: bool = False, buffers: int = 2) -> int:
-    """Estimate of what one example takes: sender buffers, the ports of the widest stage, the logits.
+    """Estimate of what one example takes: sender buffers, the ports of the widest sublayer, the logits.
 
     With a gradient, sums are taken in float32 at least, and every layer's activations are kept.
     """
     graph = model.graph
     size = model.dtype.itemsize
-    widest = max(len(stage.ports) for stage in graph.stages)
+    widest = max(len(sublayer.ports) for sublayer in graph.sublayers)
     hidden = max(4 * graph.d_model, getattr(getattr(model.hf, "config", None), "intermediate_size", None) or 0)
     outputs = len(graph.senders) * graph.d_model
     if not gradient:
         per_position = (buffers * outputs + widest * graph.d_model * 3 + hidden * 2) * size
     else:
         fine = max(size, 4)
-        kept = len(model.stages) // 2 * (12 * graph.d_model + 4 * hidden) * size
+        kept = len(model.sublayers) // 2 * (12 * graph.d_model + 4 * hidden) * size
         per_position = 2 * outputs * size + max(kept, outputs * fine + widest * graph.d_model * fine + kept)
     return per_position * window + (8 if gradient else 4) * model.vocabulary_size * size
 

@@ -1,8 +1,9 @@
-"""Whether gates predict: the margin of interventions that nobody has looked at, by sums, by pairs and by gates.
+"""Whether gates predict: the logit difference of interventions that nobody has looked at, by sums, by pairs and by
+gates.
 
 Switches are groups of edges. In the run of a subset the edges of all groups outside it are removed by noising and all
-other edges are kept: a circuit of the whole model. Its margin counts as a share, 0 on the corrupted run and 1 on the
-clean one. All that predicts it is found on the search pairs:
+other edges are kept: a circuit of the whole model. Its logit difference counts as a share, 0 on the corrupted run and 1
+on the clean one. All that predicts it is found on the search pairs:
 
     sum      1 less what each removed group takes away alone (Ns); what is left without all groups, and what each kept
              one brings alone (Dn); the mean of both; and the best sum there is, by least squares on some subsets
@@ -37,11 +38,11 @@ from gatewise.engine.setting import Memory, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.programs.program import Program, compose
 from gatewise.gates.testing.candidates import Candidate, Groups, gate_of_masks, read_gate
-from gatewise.gates.testing.gate_test import FLOOR, Interaction, checked_total, measure, search_and_test
+from gatewise.gates.testing.gate_test import FLOOR, GateTest, checked_total, measure, search_and_test
 from gatewise.gates.testing.search import port_masks
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
-from gatewise.statistics import Interval, middle_part, resampling_weights
+from gatewise.statistics import Interval, percentile_interval, resampling_weights
 from gatewise.tasks.pairs import Pairs
 
 if TYPE_CHECKING:
@@ -67,11 +68,11 @@ class Predicted:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The margin of unseen subsets of groups, and how well it was predicted."""
+    """The logit difference of unseen subsets of groups, and how well it was predicted."""
 
     groups: tuple[str, ...]  # receiver and name
     subsets: Tensor  # [subset, group] of bool, whether it is kept
-    measured: Tensor  # [subset], shares of the margin on the held-out pairs
+    measured: Tensor  # [subset], normalised effects on the held-out pairs
     predicted: Mapping[str, Tensor]  # [subset] by the name of the predictor
     scores: tuple[Predicted, ...]
     again: (
@@ -157,7 +158,7 @@ class Prediction:
 def predict(
     model: Model | Setting,
     pairs: Pairs | None,
-    gates: Mapping[str, Groups] | Iterable[Interaction] | None = None,
+    gates: Mapping[str, Groups] | Iterable[GateTest] | None = None,
     *,
     test: Pairs | None = None,
     receivers: int = RECEIVERS,
@@ -167,12 +168,13 @@ def predict(
     seed: int = 0,
     memory: Memory = None,
 ) -> Prediction:
-    """Predict the margin of random subsets of groups by sums, pairs and gates, and run them on held-out pairs.
+    """Predict the logit difference of random subsets of groups by sums, pairs and gates, and run them on held-out
+    pairs.
 
     gates: `{receiver: groups}` with groups as in `interaction`, or gates that were found (of each receiver the first);
     without them, the ports of the `receivers` strongest heads. test: the held-out pairs; without them the second half
     of `pairs` is held out. subsets: how many are predicted; others: how many a line and the best sum are fitted to.
-    floor: terms of composed gates that are worth less, as a share of the margin, are left out.
+    floor: terms of composed gates that are worth less, as a normalised effect, are left out.
     """
     search, held_out = search_and_test(model, pairs, test, memory=memory)
     on = Batches(search)
@@ -185,8 +187,8 @@ def predict(
         chosen.append(gate_of_masks(search.graph, LOGITS, {}))
     programs = compose(on, chosen, floor=floor)
     fitting = _design(len(switches))
-    margins, total = _margins(search, switches, torch.cat([fitting, known]))
-    values, answers = (margins.mean(dim=-1) / total.mean()).split([len(fitting), len(known)])
+    logit_diffs, total = _logit_diffs(search, switches, torch.cat([fitting, known]))
+    values, answers = (logit_diffs.mean(dim=-1) / total.mean()).split([len(fitting), len(known)])
     predictors = _sums_and_pairs(len(switches), values, known, answers)
     predictors |= {
         "sum, composed": (programs.sums.parameters, programs.sums),
@@ -194,14 +196,14 @@ def predict(
         "gates, composed": (programs.gates.parameters, programs.gates),
         "gates, by reader": (programs.by_reader.parameters, programs.by_reader),
     }
-    margins, total = _margins(held_out, switches, drawn)
-    again, margins = _r2_over_pairs(margins[subsets:], total, answers), margins[:subsets]
+    logit_diffs, total = _logit_diffs(held_out, switches, drawn)
+    again, logit_diffs = _r2_over_pairs(logit_diffs[subsets:], total, answers), logit_diffs[:subsets]
     predicted, scores = {}, []
     for name, (parameters, predictor) in predictors.items():
         predicted[name] = predictor(unseen)
         line = _least_squares(predictor(known)[:, None], answers)
-        scores.append(_scored(name, parameters, predicted[name], line(predicted[name][:, None]), margins, total))
-    measured = margins.mean(dim=-1) / total.mean()
+        scores.append(_scored(name, parameters, predicted[name], line(predicted[name][:, None]), logit_diffs, total))
+    measured = logit_diffs.mean(dim=-1) / total.mean()
     sizes = (len(search), len(held_out))
     return Prediction(programs.gates.switches, unseen, measured, predicted, tuple(scores), again, programs.gates, sizes)
 
@@ -221,19 +223,19 @@ def _strongest(on: Batches, count: int) -> list[Candidate]:
     return [gates[place] for place in order[:count]]
 
 
-def _given(graph: Graph, gates: Mapping[str, Groups] | Iterable[Interaction]) -> list[Candidate]:
+def _given(graph: Graph, gates: Mapping[str, Groups] | Iterable[GateTest]) -> list[Candidate]:
     if isinstance(gates, Mapping):
-        found = [read_gate(graph, receiver, groups, "player") for receiver, groups in gates.items()]
+        found = [read_gate(graph, receiver, groups, "group") for receiver, groups in gates.items()]
         several = [one.receiver for one, other in itertools.combinations(found, 2) if one.node == other.node]
         if several:
             raise GatewiseError(f"the receiver {several[0]} is given twice; put its groups together.")
         return found
     first: dict[str, Candidate] = {}
     for gate in gates:
-        if not isinstance(gate, Interaction):
+        if not isinstance(gate, GateTest):
             raise GatewiseError(f"gates are {{receiver: groups}}, or gates that were found; got {gate!r} among them.")
         if gate.receiver not in first:
-            first[gate.receiver] = read_gate(graph, gate.receiver, gate.groups, "player")
+            first[gate.receiver] = read_gate(graph, gate.receiver, gate.groups, "group")
     return list(first.values())
 
 
@@ -280,7 +282,7 @@ def _design(groups: int) -> Tensor:
 
 
 def _sums_and_pairs(groups: int, values: Tensor, known: Tensor, answers: Tensor) -> dict[str, tuple[int, Predictor]]:
-    """Predictors and their numbers, from the margins of `_design` [subset] and of other subsets."""
+    """Predictors and their numbers, from the logit differences of `_design` [subset] and of other subsets."""
     first, second = torch.combinations(torch.arange(groups)).T
     sizes = [1, 1, groups, groups, len(first), len(first)]
     _, none, without, alone, without_two, two = values.split(sizes)
@@ -319,7 +321,7 @@ def _least_squares(x: Tensor, y: Tensor) -> Predictor:
     return lambda x: full(x) @ weights
 
 
-def _margins(setting: Setting, switches: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor]:
+def _logit_diffs(setting: Setting, switches: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor]:
     """Margins above the corrupted run's of the model with these groups kept and the others removed, and of the model.
 
     subsets: [row, group] -> [row, example], [example]. Subsets that begin alike follow each other: they share runs.
@@ -332,26 +334,28 @@ def _margins(setting: Setting, switches: Tensor, subsets: Tensor) -> tuple[Tenso
     with progress_bar("running subsets", len(circuits) * len(batches)) as bar:
         for batch in batches:
             engine = SparseEngine(model, setting.intervention(batch))
-            margin = residual_values(model, batch.pairs, setting.value)
+            logit_diff = residual_values(model, batch.pairs, setting.value)
             for row, circuit in enumerate(circuits):
-                found[row, batch.first : batch.first + len(batch.pairs)] = margin(engine.residual(circuit)).cpu()
+                found[row, batch.first : batch.first + len(batch.pairs)] = logit_diff(engine.residual(circuit)).cpu()
                 bar.advance()
     found -= found[0].clone()
     return found[2:][which], checked_total(found[1])
 
 
-def _scored(name: str, parameters: int, plain: Tensor, calibrated: Tensor, margins: Tensor, total: Tensor) -> Predicted:
-    measured = margins.mean(dim=-1) / total.mean()
+def _scored(
+    name: str, parameters: int, plain: Tensor, calibrated: Tensor, logit_diffs: Tensor, total: Tensor
+) -> Predicted:
+    measured = logit_diffs.mean(dim=-1) / total.mean()
     errors = [float((measured - predicted).abs().mean()) for predicted in (plain, calibrated)]
-    r2 = [_r2_over_pairs(margins, total, predicted) for predicted in (plain, calibrated)]
+    r2 = [_r2_over_pairs(logit_diffs, total, predicted) for predicted in (plain, calibrated)]
     return Predicted(name, parameters, r2[0], errors[0], r2[1], errors[1])
 
 
-def _r2_over_pairs(margins: Tensor, total: Tensor, predicted: Tensor) -> Interval:
-    """R2 of shares of the margin [subset], with its interval over pairs. margins: [subset, example]"""
+def _r2_over_pairs(logit_diffs: Tensor, total: Tensor, predicted: Tensor) -> Interval:
+    """R2 of normalised effects [subset], with its interval over pairs. logit differences: [subset, example]"""
     weights = resampling_weights(len(total)).T
-    low, high = middle_part(_r2((weights @ margins.T) / (weights @ total)[:, None], predicted))
-    value = _r2(margins.mean(dim=-1) / total.mean(), predicted)
+    low, high = percentile_interval(_r2((weights @ logit_diffs.T) / (weights @ total)[:, None], predicted))
+    value = _r2(logit_diffs.mean(dim=-1) / total.mean(), predicted)
     return Interval(float(value), float(low), float(high), len(total))
 
 

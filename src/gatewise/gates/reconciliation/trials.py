@@ -1,9 +1,10 @@
 """What a removal does when the model is run without these edges, beside other removals and beside what logic says.
 
-Removed edges carry corrupted outputs, as in noising. The share of a task is what is left of its margin between the
-corrupted (0) and the clean run (1). Where a formula says that a task works or is gone, and it is not so, the gate to
-blame is looked for: at every receiver, what its gates give from what its senders *really* carry is compared with
-what it really puts out, along the margin's gradient; the largest difference, in shares of the margin, is named.
+Removed edges carry corrupted outputs, as in noising. The share of a task is what is left of its logit difference
+between the corrupted (0) and the clean run (1). Where a formula says that a task works or is gone, and it is not so,
+the gate to blame is looked for: at every receiver, what its gates give from what its senders *really* carry is compared
+with what it really puts out, along the logit difference's gradient; the largest difference, in normalised effects, is
+named.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class WrongGate:
     gate: str  # in words
     said: float  # share of its effect that its gates give from what its senders carry
     found: float  # share that it has
-    worth: float  # of its effect, in shares of the margin
+    worth: float  # of its effect, in normalised effects
 
     def __str__(self) -> str:
-        return f"{self.gate}: {self.said:.2f} said, {self.found:.2f} found, of {self.worth:.0%} of the margin"
+        return f"{self.gate}: {self.said:.2f} said, {self.found:.2f} found, of {self.worth:.0%} of the logit difference"
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ class TriedRemoval:
     task: str
     keep: bool
     accuracy: Measure
-    margin: Measure
-    share: float  # of the margin's difference between the runs
+    logit_diff: Measure
+    share: float  # of the logit difference's difference between the runs
     kl: Measure  # from the whole model
     said: float | None = None  # share that the formula gives, if this is the answer's removal
     wrong: WrongGate | None = None  # if that the task works, or is gone, is not so
 
     def to_json(self) -> dict[str, Any]:
-        measures = {name: getattr(self, name).mean for name in ("accuracy", "margin", "kl")}
+        measures = {name: getattr(self, name).mean for name in ("accuracy", "logit_diff", "kl")}
         plain = {name: getattr(self, name) for name in ("removal", "edges", "task", "keep", "share", "said")}
         return {**plain, **measures, "wrong": None if self.wrong is None else str(self.wrong)}
 
@@ -122,20 +123,20 @@ def _of_task(
 ) -> list[TriedRemoval]:
     pairs, graph = setting.pairs, setting.graph
     full, empty = (run_circuit(setting, circuit=circuit) for circuit in (graph.full(), graph.empty()))
-    reference, low, high = log_probabilities(full), pairs.margin(empty).double(), pairs.margin(full).double()
+    reference, low, high = log_probabilities(full), pairs.logit_diff(empty).double(), pairs.logit_diff(full).double()
     found = []
     for name, removal in removals.items():
         logits = run_circuit(setting, circuit=~removal) if removal else full
-        margin = pairs.margin(logits).double()
-        share = float((margin - low).mean() / (high - low).mean())
+        logit_diff = pairs.logit_diff(logits).double()
+        share = float((logit_diff - low).mean() / (high - low).mean())
         said = wrong = None
         if formula is not None and name == ANSWER:
             said = formula.levels(removal.indices)["logits"]
             holds = share >= formula.share if keep else share <= 1 - formula.share
             wrong = None if holds else wrong_gate(setting, formula, removal)
         kl = Measure.of(kl_divergence(reference, log_probabilities(logits)))
-        accuracy = Measure.of(pairs.right_over_wrong(logits))
-        measured = (accuracy, Measure.of(margin), share, kl, said, wrong)
+        accuracy = Measure.of(pairs.pairwise_accuracy(logits))
+        measured = (accuracy, Measure.of(logit_diff), share, kl, said, wrong)
         found.append(TriedRemoval(name, len(removal), task, keep, *measured))
     return found
 
@@ -178,5 +179,5 @@ def _worths(setting: Setting, circuit: Circuit | None = None) -> dict[str, float
         on = Receivers(setting, batch)
         moved = on if circuit is None else Receivers(setting, batch, circuit)
         values = [float((on.gradient(i) * moved.delta[i]).sum(dtype=torch.float64)) for i in senders]
-        found += torch.tensor([*values, float((moved.margins[0] - on.margins[1]).sum())])
+        found += torch.tensor([*values, float((moved.logit_diffs[0] - on.logit_diffs[1]).sum())])
     return dict(zip(setting.graph.nodes, found.tolist(), strict=True))

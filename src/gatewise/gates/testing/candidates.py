@@ -15,9 +15,9 @@ from gatewise.circuits.graph import Graph
 from gatewise.engine.patching.node_patching import LOGITS
 from gatewise.errors import GatewiseError
 
-Rest = Literal["corrupted", "clean", "player"]
+Rest = Literal["corrupted", "clean", "group"]
 Groups = Mapping[str, str | Sequence[str]]
-REST = "rest"  # its name as a player
+REST = "rest"  # its name as a group
 MOST_GROUPS = 4
 
 
@@ -32,20 +32,20 @@ class Candidate:
     masks: Tensor  # [group and then the rest, port of the node, sender] of bool
 
     def rows(self, sets: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Clean edges of sets of players, and whether the rest is among them. [set, port, sender], [set]"""
+        """Clean edges of sets of groups, and whether the rest is among them. [set, port, sender], [set]"""
         chosen = torch.tensor([[bits >> i & 1 for i in range(len(self.masks))] for bits in sets], dtype=torch.bool)
         return (chosen[:, :, None, None] & self.masks).any(dim=1), chosen[:, -1]
 
 
 def read_gate(graph: Graph, receiver: str, groups: Groups, rest: Rest, circuit: Circuit | None = None) -> Candidate:
     """What the user typed, as indices; or one line about what is wrong with it."""
-    if rest not in ("corrupted", "clean", "player"):
-        raise GatewiseError(f"rest is 'corrupted', 'clean' or 'player', got {rest!r}.")
-    fewest = 1 if rest == "player" else 2
+    if rest not in ("corrupted", "clean", "group"):
+        raise GatewiseError(f"rest is 'corrupted', 'clean' or 'group', got {rest!r}.")
+    fewest = 1 if rest == "group" else 2
     if not fewest <= len(groups) <= MOST_GROUPS:
         raise GatewiseError(f"a gate has {fewest} to {MOST_GROUPS} groups of edges, got {len(groups)}.")
-    if rest == "player" and REST in groups:
-        raise GatewiseError(f"{REST!r} is the name of the other edges as a player; name the group otherwise.")
+    if rest == "group" and REST in groups:
+        raise GatewiseError(f"{REST!r} is the name of the other edges as a group; name the group otherwise.")
     return replace(read_groups(graph, receiver, groups, circuit), rest=rest)
 
 

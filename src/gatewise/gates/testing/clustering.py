@@ -18,8 +18,8 @@ from gatewise.gates.testing.partners import draw_orders, worth_changes
 
 ALIKE = 0.4  # cosine of two rows of partners from which on they are one group
 _SILENT = 0.1  # of the largest row: smaller ones have no partner
-_ROUNDING = 1e-4  # of the margin: nothing smaller is looked at
-MOST_EDGES = 16  # of a receiver whose rows are compared; all its other edges move as one player
+_ROUNDING = 1e-4  # of the logit difference: nothing smaller is looked at
+MOST_EDGES = 16  # of a receiver whose rows are compared; all its other edges move as one group
 _ORDERS = 2
 
 
@@ -33,11 +33,11 @@ def cluster(on: Batches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor
     if len(chosen) < 2:
         return []
     senders = sorted({sender for _, sender in chosen})
-    masks = _players(on, node, edges, senders)
+    masks = _all_groups(on, node, edges, senders)
     single = torch.stack([_mask(edges, [edge]) for edge in chosen])
     changes = worth_changes(on, node, masks, single, draw_orders(len(masks), _ORDERS, seed))
     rows = torch.cat([one[:, : len(senders)] for one in changes], dim=1)  # whom all have as a partner tells none apart
-    weights = rows.norm(dim=1) / abs(sum(float((one.margins[0] - one.margins[1]).sum()) for one in on))
+    weights = rows.norm(dim=1) / abs(sum(float((one.logit_diffs[0] - one.logit_diffs[1]).sum()) for one in on))
     speaking = (weights > max(_SILENT * float(weights.max()), _ROUNDING)).nonzero().flatten().tolist()
     if len(speaking) < 2:
         return []
@@ -49,8 +49,8 @@ def cluster(on: Batches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor
     return [_mask(edges, [chosen[i] for i in group]) for group in found[:MOST_GROUPS]]
 
 
-def _players(on: Batches, node: int, edges: Tensor, senders: list[int]) -> Tensor:
-    """What moves together: each sender in all ports, and everything else at once. [player, port, sender]"""
+def _all_groups(on: Batches, node: int, edges: Tensor, senders: list[int]) -> Tensor:
+    """What moves together: each sender in all ports, and everything else at once. [group, port, sender]"""
     receivers = next(iter(on))
     ports = list(receivers.ports(node))
     kept = receivers.kept[ports]

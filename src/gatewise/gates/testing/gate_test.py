@@ -1,16 +1,17 @@
 """Gates where they are: how groups of edges into one node act together, at the node and in the whole model.
 
-The receiver is a node; the players are disjoint groups of edges into any of its ports, and the rest of its edges. With
-the edges of a set S of players clean and all others corrupted, the receiver B puts out B(S), and
+The receiver is a node; the groups are disjoint groups of edges into any of its ports, and the rest of its edges. With
+the edges of a set S of groups clean and all others corrupted, the receiver B puts out B(S), and
 
-    v(S) = mean over pairs of  gbar . (B(S) - B(none))   /   mean over pairs of the margin's difference between the runs
+    v(S) = mean over pairs of  gbar . (B(S) - B(none))   /   mean over pairs of the logit difference's difference
+    between the runs
 
 is what that is worth (`engine.receivers`). The rest is corrupted in all rows, clean in all rows (and then v counts from
-there), or one more player named `rest`. What tables mean is in `logic.dividends`. Two nodes on one path also fail
-together; groups of one receiver are parallel inputs, so that a gate is never a path.
+there), or one more group named `rest`. What tables mean is in `logic.harsanyi_interactions`. Two nodes on one path
+also fail together; groups of one receiver are parallel inputs, so that a gate is never a path.
 
-*Confirmed* is the strongest interaction if the same sum over the true margin, with B(S) put into the whole model, has
-the same sign and an interval without 0: with the rest of the model clean, and with it corrupted.
+*Confirmed* is the strongest interaction if the same sum over the true logit difference, with B(S) put into the whole
+model, has the same sign and an interval without 0: with the rest of the model clean, and with it corrupted.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from gatewise.gates.labels import GroupGate
 from gatewise.gates.testing import harsanyi
 from gatewise.gates.testing.candidates import REST, Candidate, Groups, Rest, read_gate
 from gatewise.models.model import Model
-from gatewise.statistics import Interval, joint_sign_flip_p, middle_part, resampling_weights
+from gatewise.statistics import Interval, joint_sign_flip_p, percentile_interval, resampling_weights
 from gatewise.tasks.pairs import Pairs
 
 Names = frozenset[str]
 SIDES: tuple[Side, ...] = ("clean", "corrupted")
-FLOOR = 0.01  # of the margin
-EDGE_FLOOR = 0.005  # of the margin, for single edges, which are smaller than groups
+FLOOR = 0.01  # of the logit difference
+EDGE_FLOOR = 0.005  # of the logit difference, for single edges, which are smaller than groups
 RESAMPLES = 2_000
 FEWEST = 8  # pairs that an interval needs
 _Value = TypeVar("_Value")
@@ -48,41 +49,45 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Confirmation:
-    """An interaction at the receiver, and the same on the true margin with the rest of the model on one side."""
+    """An interaction at the receiver, and the same on the true logit difference with the rest of the model on one
+    side."""
 
     members: Names
     at_receiver: Interval
-    on_margin: Mapping[Side, Interval]
+    on_logit_diff: Mapping[Side, Interval]
 
     def __getitem__(self, side: Side) -> bool:
         """Whether it stands with the rest of the model on this side."""
-        found = self.on_margin[side]
+        found = self.on_logit_diff[side]
         return found.without_zero and self.at_receiver.without_zero and found.value * self.at_receiver.value > 0
 
     def __bool__(self) -> bool:
-        return all(self[side] for side in self.on_margin)
+        return all(self[side] for side in self.on_logit_diff)
 
     def to_json(self) -> dict[str, Any]:
-        sides: dict[str, Any] = {side: _plain(found) | {"stands": self[side]} for side, found in self.on_margin.items()}
+        sides: dict[str, Any] = {
+            side: _plain(found) | {"significant": self[side]} for side, found in self.on_logit_diff.items()
+        }
         return {"set": sorted(self.members), "at_receiver": _plain(self.at_receiver), **sides}
 
 
 @dataclass(frozen=True, eq=False)
-class Interaction:
-    """How groups of edges act together on one receiver. Shares of the margin; sets are frozensets of group names."""
+class GateTest:
+    """How groups of edges act together on one receiver. Shares of the logit difference; sets are frozensets of group
+    names."""
 
     receiver: str
     groups: Mapping[str, tuple[str, ...]]
     rest: Rest
-    table: Tensor  # [set of groups and then the rest, example], what it is worth in units of the margin
-    total: Tensor  # [example], difference of the margin between the two runs
+    table: Tensor  # [set of groups and then the rest, example], what it is worth in units of the logit difference
+    total: Tensor  # [example], difference of the logit difference between the two runs
     confirmed: Confirmation | None = None
     floor: float = FLOOR
     resamples: int = RESAMPLES
 
     @property
-    def players(self) -> tuple[str, ...]:
-        return (*self.groups, REST) if self.rest == "player" else tuple(self.groups)
+    def all_groups(self) -> tuple[str, ...]:
+        return (*self.groups, REST) if self.rest == "group" else tuple(self.groups)
 
     @cached_property
     def _rows(self) -> Tensor:
@@ -99,45 +104,45 @@ class Interaction:
         return self._resampled(self._rows)
 
     def _resampled(self, rows: Tensor) -> Tensor:
-        """Shares of the margin in every resample. rows: [example, set] -> [resample, set]"""
+        """Shares of the logit difference in every resample. rows: [example, set] -> [resample, set]"""
         weights = resampling_weights(len(self.total), self.resamples)
         return (weights.T @ rows) / (weights.T @ self.total)[:, None]
 
     def _by_set(self, values: Iterable[_Value]) -> dict[Names, _Value]:
-        return {_names(self.players, bits): value for bits, value in enumerate(values) if bits}
+        return {_names(self.all_groups, bits): value for bits, value in enumerate(values) if bits}
 
-    def _by_player(self, values: Iterable[_Value]) -> dict[str, _Value]:
-        return dict(zip(self.players, values, strict=True))
+    def _by_group(self, values: Iterable[_Value]) -> dict[str, _Value]:
+        return dict(zip(self.all_groups, values, strict=True))
 
     @cached_property
     def values(self) -> dict[Names, float]:
-        """v of every set of players."""
+        """v of every set of groups."""
         return self._by_set(self._values.tolist())
 
     @cached_property
-    def dividends(self) -> dict[Names, float]:
+    def harsanyi_interactions(self) -> dict[Names, float]:
         """What every set is worth beyond its subsets; they sum to v(all)."""
-        return self._by_set(harsanyi.dividends(self._values).tolist())
+        return self._by_set(harsanyi.harsanyi_interactions(self._values).tolist())
 
     @cached_property
     def ns(self) -> dict[str, float]:
-        return self._by_player(harsanyi.ns_effects(self._values).tolist())
+        return self._by_group(harsanyi.ns_effects(self._values).tolist())
 
     @cached_property
     def dn(self) -> dict[str, float]:
-        return self._by_player(harsanyi.dn_effects(self._values).tolist())
+        return self._by_group(harsanyi.dn_effects(self._values).tolist())
 
     @cached_property
     def gamma(self) -> dict[str, float]:
-        """Gate index of every player: 1 AND, -1 OR, 0 ADDER; NaN if neither of its effects is above the floor."""
+        """Gate index of every group: 1 AND, -1 OR, 0 ADDER; NaN if neither of its effects is above the floor."""
         ns, dn = harsanyi.ns_effects(self._values), harsanyi.dn_effects(self._values)
-        return self._by_player(harsanyi.gate_index(ns, dn, self.floor).tolist())
+        return self._by_group(harsanyi.gate_index(ns, dn, self.floor).tolist())
 
     @cached_property
     def partners(self) -> dict[tuple[str, str], float]:
-        """With whom a player's n - d arises: those of one player sum to it."""
+        """With whom a group's n - d arises: those of one group sum to it."""
         found = harsanyi.partners(self._values).tolist()
-        names = list(enumerate(self.players))
+        names = list(enumerate(self.all_groups))
         return {(a, b): found[i][j] for i, a in names for j, b in names if i != j}
 
     @cached_property
@@ -151,19 +156,19 @@ class Interaction:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The players that the label is about."""
-        return tuple(self.players[i] for i in self._label.members)
+        """The groups that the label is about."""
+        return tuple(self.all_groups[i] for i in self._label.members)
 
     @cached_property
     def intervals(self) -> dict[str, dict[Any, Interval]]:
-        """Intervals of values, dividends, ns, dn and gamma, each as the property of that name has them."""
+        """Intervals of values, Harsanyi interactions, ns, dn and gamma, each as the property of that name has them."""
         ns, dn = harsanyi.ns_effects(self._drawn), harsanyi.dn_effects(self._drawn)
         drawn: dict[str, dict[Any, Tensor]] = {
             "values": self._by_set(self._drawn.unbind(-1)),
-            "dividends": self._by_set(harsanyi.dividends(self._drawn).unbind(-1)),
-            "ns": self._by_player(ns.unbind(-1)),
-            "dn": self._by_player(dn.unbind(-1)),
-            "gamma": self._by_player(harsanyi.gate_index(ns, dn).unbind(-1)),
+            "harsanyi_interactions": self._by_set(harsanyi.harsanyi_interactions(self._drawn).unbind(-1)),
+            "ns": self._by_group(ns.unbind(-1)),
+            "dn": self._by_group(dn.unbind(-1)),
+            "gamma": self._by_group(harsanyi.gate_index(ns, dn).unbind(-1)),
         }
         return {
             name: {key: _interval(getattr(self, name)[key], values, len(self.total)) for key, values in by_key.items()}
@@ -172,27 +177,27 @@ class Interaction:
 
     @cached_property
     def group_labels(self) -> dict[str, str]:
-        """How each player acts, by the interval of its gate index (`dividends.way_of_acting`)."""
+        """How each group acts, by the interval of its gate index (`harsanyi_interactions.way_of_acting`)."""
         indices = self.intervals["gamma"].items()
         return {name: harsanyi.way_of_acting(index.value, index.low, index.high) for name, index in indices}
 
     @property
     def interaction(self) -> tuple[Names, Interval]:
-        """The dividend of two or more players that is largest."""
-        found = {names: value for names, value in self.dividends.items() if len(names) > 1}
+        """The Harsanyi interaction of two or more groups that is largest."""
+        found = {names: value for names, value in self.harsanyi_interactions.items() if len(names) > 1}
         names = max(found, key=lambda one: abs(found[one]))
-        return names, self.intervals["dividends"][names]
+        return names, self.intervals["harsanyi_interactions"][names]
 
     @cached_property
     def p(self) -> float:
         """Of all interactions being 0: flips of the signs of pairs that show one as large."""
-        found = harsanyi.dividends(self._rows)[:, harsanyi.interactions(len(self.players))]
+        found = harsanyi.harsanyi_interactions(self._rows)[:, harsanyi.interaction_sets(len(self.all_groups))]
         return joint_sign_flip_p(found.T)
 
     @property
     def conditional(self) -> bool:
         """Whether the label is another one if the rest is on the other side."""
-        if self.rest == "player":
+        if self.rest == "group":
             return False
         other = in_context(self.table, len(self.groups), "clean" if self.rest == "corrupted" else "corrupted").T
         found = harsanyi.label(other.mean(dim=0) / self.total.mean(), self._resampled(other), self.floor)
@@ -201,7 +206,7 @@ class Interaction:
 
     @property
     def gate(self) -> GroupGate:
-        """What is kept of it beside a task's gates, the rest as one more player."""
+        """What is kept of it beside a task's gates, the rest as one more group."""
         values = (self.table.mean(dim=-1) / self.total.mean()).tolist()
         return GroupGate(self.receiver, self.label, dict(self.groups), tuple(values))
 
@@ -215,13 +220,17 @@ class Interaction:
             "members": list(self.members),
             "conditional": self.conditional,
             "table": [
-                {"set": sorted(names), "value": _plain(value), "dividend": _plain(self.intervals["dividends"][names])}
+                {
+                    "set": sorted(names),
+                    "value": _plain(value),
+                    "interaction": _plain(self.intervals["harsanyi_interactions"][names]),
+                }
                 for names, value in self.intervals["values"].items()
             ],
-            "players": {
+            "all_groups": {
                 name: {key: _plain(self.intervals[key][name]) for key in ("ns", "dn", "gamma")}
                 | {"label": self.group_labels[name]}
-                for name in self.players
+                for name in self.all_groups
             },
             "partners": [{"of": a, "with": b, "value": value} for (a, b), value in self.partners.items()],
             "p": self.p,
@@ -234,27 +243,27 @@ class Interaction:
         from gatewise.circuits.gate_drawing import DrawnGate, draw_gate
 
         worth = {names: (one.value, one.low, one.high) for names, one in self.intervals["values"].items()}
-        groups = {name: tuple(self.groups.get(name, ())) for name in self.players}
+        groups = {name: tuple(self.groups.get(name, ())) for name in self.all_groups}
         return draw_gate(DrawnGate(self.receiver, self.label, groups, self.group_labels, worth), path, title=title)
 
     def __repr__(self) -> str:
         worth = ", ".join(f"{'+'.join(sorted(names))} {value:.2f}" for names, value in self.values.items())
         names, found = self.interaction
-        stands = "" if self.confirmed is None else ", confirmed" if self.confirmed else ", not confirmed"
+        significant = "" if self.confirmed is None else ", confirmed" if self.confirmed else ", not confirmed"
         return (
             f"<{self.receiver} {self.label} of {', '.join(self.members)}: {worth}; "
-            f"{' x '.join(sorted(names))} {_short(found)}{stands}>"
+            f"{' x '.join(sorted(names))} {_short(found)}{significant}>"
         )
 
     def _repr_html_(self) -> str:
         rows = [
-            (" ".join(sorted(names)), _short(worth), _short(self.intervals["dividends"][names]))
+            (" ".join(sorted(names)), _short(worth), _short(self.intervals["harsanyi_interactions"][names]))
             for names, worth in self.intervals["values"].items()
         ]
-        return card("Interaction", repr(self).strip("<>"), ("clean", "worth", "beyond its subsets"), rows)
+        return card("GateTest", repr(self).strip("<>"), ("clean", "worth", "beyond its subsets"), rows)
 
 
-def interaction(
+def test_gate(
     model: Model | Setting,
     pairs: Pairs | None,
     receiver: str,
@@ -266,12 +275,12 @@ def interaction(
     floor: float = FLOOR,
     resamples: int = RESAMPLES,
     memory: Memory = None,
-) -> Interaction:
+) -> GateTest:
     """Test how groups of edges into one node act together.
 
     groups: name -> edges (`m0->a23.h3<v>`), a port (`<k>` or `a23.h3<k>`: all its edges), or a list of these; two to
-    four of them, or one and more with rest="player". rest: what the node's other edges carry. circuit: test within it.
-    confirm: also on the margin of the whole model, which costs a run of what follows the node for each set.
+    four of them, or one and more with rest="group". rest: what the node's other edges carry. circuit: test within it.
+    confirm: also on the logit difference of the whole model, which costs a run of what follows the node for each set.
     """
     (found,) = interactions(
         Setting.of(model, pairs, memory=memory),
@@ -285,6 +294,9 @@ def interaction(
     return found
 
 
+test_gate.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
+
+
 def interactions(
     setting: Setting,
     asked: Sequence[tuple[str, Groups]],
@@ -294,7 +306,7 @@ def interactions(
     confirm: bool = True,
     floor: float = FLOOR,
     resamples: int = RESAMPLES,
-) -> list[Interaction]:
+) -> list[GateTest]:
     """The same for several receivers, each with its groups, which share the runs and the gradients."""
     setting = setting_of(setting, None, circuit)
     gates = [read_gate(setting.graph, receiver, groups, rest, circuit) for receiver, groups in asked]
@@ -303,7 +315,7 @@ def interactions(
     on = Batches(setting, circuit)
     found, total = measure(on, gates)
     tested = [
-        (gate, Interaction(gate.receiver, gate.groups, rest, table, total, floor=floor, resamples=resamples))
+        (gate, GateTest(gate.receiver, gate.groups, rest, table, total, floor=floor, resamples=resamples))
         for gate, table in zip(gates, found, strict=True)
     ]
     return confirmed(on, tested) if confirm else [one for _, one in tested]
@@ -319,7 +331,7 @@ def setting_of(
     """What is tested on what; or one line about what has no meaning, before any work."""
     setting = Setting.of(model, pairs, memory=memory)
     setting.check_circuits([] if circuit is None else [circuit])
-    if setting.ablation != "interchange":
+    if setting.ablation != "patching":
         raise GatewiseError(f"gates are tested between two runs, and {setting.ablation} ablation has one; drop it.")
     if len(setting) < fewest:
         raise GatewiseError(f"an interval over pairs needs at least {fewest} of them, got {len(setting)}.")
@@ -341,23 +353,26 @@ def search_and_test(
 
 
 def measure(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:
-    """Worth of all sets of players of gates [set, example] each, and the margin's difference between runs [example]."""
+    """Worth of all sets of groups of gates [set, example] each, and the logit difference's difference between runs
+    [example]."""
     found, total = worth(on, gates)
     return found, checked_total(total)
 
 
 def checked_total(total: Tensor) -> Tensor:
-    """Refuse pairs whose margin does not differ between the runs. [example]"""
+    """Refuse pairs whose logit difference does not differ between the runs. [example]"""
     if not tells_apart(total):
         raise GatewiseError(
-            f"the margin differs by {float(total.mean()):.2g} between the clean and the corrupted run on average, so "
+            f"the logit difference differs by {float(total.mean()):.2g} between the clean and the corrupted run on "
+            f"average, so "
             f"that shares of it mean nothing. Use pairs that the model tells apart."
         )
     return total
 
 
 def worth(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:
-    """The same, whether or not the margin differs. Gates of one receiver share the sets that they have in common."""
+    """The same, whether or not the logit difference differs. Gates of one receiver share the sets that they have in
+    common."""
     by_node: dict[int, list[int]] = {}
     for place, gate in enumerate(gates):
         by_node.setdefault(gate.node, []).append(place)
@@ -369,32 +384,33 @@ def worth(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor
             values = receivers.values(node, *(torch.cat(some) for some in zip(*rows, strict=True))).cpu()
             for place, part in zip(places, values.split([len(some[0]) for some in rows]), strict=True):
                 found[place].append(part)
-        totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
+        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
     return [torch.cat(parts, dim=-1) for parts in found], torch.cat(totals)
 
 
 def tells_apart(total: Tensor) -> bool:
-    """Whether the margin differs between the runs on average, so that shares of it mean something."""
+    """Whether the logit difference differs between the runs on average, so that shares of it mean something."""
     return math.isfinite(float(total.mean())) and float(total.mean().abs()) >= 1e-6
 
 
 def in_context(table: Tensor, groups: int, rest: Rest) -> Tensor:
     """The sets of a table [set, example] that a context leaves, from what the rest alone is worth."""
-    if rest == "player":
+    if rest == "group":
         return table
     without, with_rest = table.reshape(2, 1 << groups, -1).unbind()
     return without if rest == "corrupted" else with_rest - with_rest[:1]
 
 
-def confirmed(on: Batches, tested: Sequence[tuple[Candidate, Interaction]]) -> list[Interaction]:
-    """The same interactions, with what the largest dividend of each becomes on the margin of the whole model."""
+def confirmed(on: Batches, tested: Sequence[tuple[Candidate, GateTest]]) -> list[GateTest]:
+    """The same interactions, with what the largest Harsanyi interaction of each becomes on the logit difference of the
+    whole model."""
     contrasts = [_contrast(gate, found) for gate, found in tested]
-    margins: list[list[Tensor]] = [[] for _ in tested]  # [side, example] of each batch
+    logit_diffs: list[list[Tensor]] = [[] for _ in tested]  # [side, example] of each batch
     for receivers in on:
-        for contrast, parts in zip(contrasts, margins, strict=True):
+        for contrast, parts in zip(contrasts, logit_diffs, strict=True):
             parts.append(contrast(receivers).cpu())
     results = []
-    for (_, found), parts in zip(tested, margins, strict=True):
+    for (_, found), parts in zip(tested, logit_diffs, strict=True):
         names, at_receiver = found.interaction
         values = torch.cat(parts, dim=-1).T
         shares, drawn = values.mean(dim=0) / found.total.mean(), found._resampled(values)
@@ -404,10 +420,10 @@ def confirmed(on: Batches, tested: Sequence[tuple[Candidate, Interaction]]) -> l
     return results
 
 
-def _contrast(gate: Candidate, found: Interaction) -> Callable[[Receivers], Tensor]:
-    """The sum behind the largest dividend, on the true margin. -> [side, example]"""
+def _contrast(gate: Candidate, found: GateTest) -> Callable[[Receivers], Tensor]:
+    """The sum behind the largest Harsanyi interaction, on the true logit difference. -> [side, example]"""
     names = found.interaction[0]
-    members = [i for i, name in enumerate(found.players) if name in names]
+    members = [i for i, name in enumerate(found.all_groups) if name in names]
     sets = [sum(1 << member for j, member in enumerate(members) if bits >> j & 1) for bits in range(1 << len(members))]
     if found.rest == "clean":
         sets = [bits | 1 << len(gate.groups) for bits in sets]
@@ -415,11 +431,11 @@ def _contrast(gate: Candidate, found: Interaction) -> Callable[[Receivers], Tens
 
     def contrast(receivers: Receivers) -> Tensor:
         rows = gate.rows(sets)
-        if gate.node == LOGITS:  # what is put into the logits is the margin
+        if gate.node == LOGITS:  # what is put into the logits is the logit difference
             return (signs @ receivers.values(gate.node, *rows).cpu()).expand(len(SIDES), -1)
         outputs = receivers.outputs(gate.node, *rows)
-        margins = [receivers.margins_with(gate.node, outputs, side) for side in SIDES]
-        return torch.stack([signs @ values.cpu() for values in margins])
+        logit_diffs = [receivers.logit_diffs_with(gate.node, outputs, side) for side in SIDES]
+        return torch.stack([signs @ values.cpu() for values in logit_diffs])
 
     return contrast
 
@@ -430,7 +446,7 @@ def _names(names: Sequence[str], bits: int) -> Names:
 
 def _interval(value: float, drawn: Tensor, count: int) -> Interval:
     known = drawn[~drawn.isnan()]
-    low, high = map(float, middle_part(known)) if len(known) else (math.nan, math.nan)
+    low, high = map(float, percentile_interval(known)) if len(known) else (math.nan, math.nan)
     return Interval(value, low, high, count)
 
 

@@ -1,16 +1,16 @@
-"""The arithmetic of gates: tables of what every set of players is worth, and what they look like.
+"""The arithmetic of gates: tables of what every set of groups is worth, and what they look like.
 
-A table v of k players is a tensor [..., 2^k]: entry s is the worth of the set whose members are the bits of s, and
+A table v of k groups is a tensor [..., 2^k]: entry s is the worth of the set whose members are the bits of s, and
 entry 0 is 0. Any number of tables (of receivers, of resamples) is read at once.
 
-    dividends      a(S) = sum over T in S of (-1)^(|S|-|T|) v(T)
+    Harsanyi interactions      a(S) = sum over T in S of (-1)^(|S|-|T|) v(T)
     Ns effect      n_i  = v(all) - v(all without i)           Dn effect  d_i = v({i})
     gate index     gamma_i = (|n_i| - |d_i|) / (|n_i| + |d_i|)    1 AND, -1 OR, 0 ADDER
     partners       P(i, j) = sum over S with i and j of a(S) / (|S| - 1);    sum over j of P(i, j) = n_i - d_i
 
 A table's *label* is the nearest template, both divided by the largest |v|, either sign: how far off a template is, is
 the entry that it gets most wrong. An ADDER has no table of its own: it is wrong by how far v(S) is from the sum of what
-the members of S are worth alone. Templates may leave players out (`members` are those that take part).
+the members of S are worth alone. Templates may leave groups out (`members` are those that take part).
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ ADDER, MIXED, UNDECIDED = "ADDER", "mixed", "undecided"
 _TWICE = 1 / 3  # gate index at which one effect is twice the other
 
 
-def players(table: Tensor) -> int:
+def all_groups(table: Tensor) -> int:
     return table.shape[-1].bit_length() - 1
 
 
-def dividends(table: Tensor) -> Tensor:
+def harsanyi_interactions(table: Tensor) -> Tensor:
     """What every set is worth beyond its subsets. [..., set]"""
     found = table.clone()
     sets = torch.arange(table.shape[-1])
-    for player in range(players(table)):
-        with_player = sets[(sets >> player) & 1 == 1]
-        found[..., with_player] -= found[..., with_player ^ (1 << player)]
+    for group in range(all_groups(table)):
+        with_group = sets[(sets >> group) & 1 == 1]
+        found[..., with_group] -= found[..., with_group ^ (1 << group)]
     return found
 
 
 def ns_effects(table: Tensor) -> Tensor:
-    """What is lost if only one player goes. [..., player]"""
+    """What is lost if only one group goes. [..., group]"""
     everyone = table.shape[-1] - 1
-    return table[..., everyone, None] - table[..., [everyone ^ (1 << i) for i in range(players(table))]]
+    return table[..., everyone, None] - table[..., [everyone ^ (1 << i) for i in range(all_groups(table))]]
 
 
 def dn_effects(table: Tensor) -> Tensor:
-    """What each player brings alone. [..., player]"""
-    return table[..., [1 << i for i in range(players(table))]]
+    """What each group brings alone. [..., group]"""
+    return table[..., [1 << i for i in range(all_groups(table))]]
 
 
 def gate_index(ns: Tensor, dn: Tensor, floor: float = 0.0) -> Tensor:
@@ -61,7 +61,7 @@ def gate_index(ns: Tensor, dn: Tensor, floor: float = 0.0) -> Tensor:
 
 
 def way_of_acting(index: float, low: float, high: float) -> str:
-    """AND if a player's loss is more than twice what it brings alone, OR if less than half of it, ADDER between.
+    """AND if a group's loss is more than twice what it brings alone, OR if less than half of it, ADDER between.
 
     By both ends of the interval of a gate index; undecided if they disagree, or there is no index.
     """
@@ -70,8 +70,8 @@ def way_of_acting(index: float, low: float, high: float) -> str:
 
 
 def partners(table: Tensor) -> Tensor:
-    """P(i, j), 0 for i = j. [..., player, player]"""
-    count, shares = players(table), dividends(table)
+    """P(i, j), 0 for i = j. [..., group, group]"""
+    count, shares = all_groups(table), harsanyi_interactions(table)
     found = table.new_zeros(*table.shape[:-1], count, count)
     for members in range(table.shape[-1]):
         inside = [i for i in range(count) if members >> i & 1]
@@ -80,8 +80,8 @@ def partners(table: Tensor) -> Tensor:
     return found
 
 
-def interactions(count: int) -> list[int]:
-    """The sets of two or more of `count` players, as bits."""
+def interaction_sets(count: int) -> list[int]:
+    """The sets of two or more of `count` groups, as bits."""
     return [members for members in range(1 << count) if members.bit_count() > 1]
 
 
@@ -96,7 +96,7 @@ class Template:
 
 @cache
 def templates(count: int) -> tuple[Template, ...]:
-    """All pure gates of up to `count` players."""
+    """All pure gates of up to `count` groups."""
     found = []
     for size in range(2, count + 1):
         for members in itertools.combinations(range(count), size):
@@ -134,7 +134,7 @@ def nearest(tables: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest template of each table, and how far off it is. [...] each; `len(templates)` means ADDER."""
     largest = tables.abs().amax(dim=-1, keepdim=True).clamp(min=1e-300)
     scaled = tables / largest
-    count = players(tables)
+    count = all_groups(tables)
     known = torch.tensor([template.table for template in templates(count)], dtype=scaled.dtype)
     off = torch.minimum(_furthest(scaled, known), _furthest(scaled, -known))
     alone = torch.tensor([[float(bits >> i & 1) for i in range(count)] for bits in range(1 << count)])
@@ -150,7 +150,7 @@ def _furthest(scaled: Tensor, known: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Label:
-    """What a table looks like, and which players that is about."""
+    """What a table looks like, and which groups that is about."""
 
     name: str
     members: tuple[int, ...] = ()
@@ -158,14 +158,14 @@ class Label:
 
 def label(table: Tensor, resampled: Tensor, floor: float, confidence: float = 0.95) -> Label:
     """The template of a table [set] that `confidence` of its resamples [resample, set] have, too."""
-    everyone = tuple(range(players(table)))
+    everyone = tuple(range(all_groups(table)))
     if float(table.abs().max()) <= floor:
         return Label(UNDECIDED, everyone)
     which = _kinds(table[None])
     same = (_kinds(resampled) == which).double().mean()
     if float(same) < confidence:
         return Label(UNDECIDED, everyone)
-    known = templates(players(table))
+    known = templates(all_groups(table))
     place = int(which)
     if place < len(known):
         return Label(known[place].name, known[place].members)
@@ -175,4 +175,4 @@ def label(table: Tensor, resampled: Tensor, floor: float, confidence: float = 0.
 def _kinds(tables: Tensor) -> Tensor:
     """The nearest template of each table; one more than ADDER's number where none is near."""
     which, off = nearest(tables)
-    return torch.where(off <= TOLERANCE, which, len(templates(players(tables))) + 1)
+    return torch.where(off <= TOLERANCE, which, len(templates(all_groups(tables))) + 1)

@@ -32,13 +32,13 @@ DRAWS = 16  # subsets of each size, or all if there are fewer
 
 @dataclass(frozen=True, eq=False)
 class MemberCurve:
-    """What m members are worth, mean over subsets, for m from 0 to all. Shares of the margin."""
+    """What m members are worth, mean over subsets, for m from 0 to all. Shares of the logit difference."""
 
     receiver: str
     members: tuple[str, ...]
     rest: Side
-    table: Tensor  # [size, example], in units of the margin
-    total: Tensor  # [example], difference of the margin between the two runs
+    table: Tensor  # [size, example], in units of the logit difference
+    total: Tensor  # [example], difference of the logit difference between the two runs
 
     @cached_property
     def values(self) -> tuple[Interval, ...]:
@@ -96,7 +96,7 @@ def member_curve(
     parts, totals = [], []
     for receivers in Batches(setting, circuit):
         parts.append(mean @ receivers.values(gate.node, clean, sets[:, -1]).cpu())
-        totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
+        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
     table, total = torch.cat(parts, dim=-1), checked_total(torch.cat(totals))
     return MemberCurve(gate.receiver, tuple(gate.groups), rest, table - table[:1], total)
 

@@ -1,6 +1,6 @@
 """Truth tables: the smallest gates, two edges into one port.
 
-Every two edges of a circuit that go into one port are an `Interaction` of two groups of one edge each, measured and
+Every two edges of a circuit that go into one port are an `GateTest` of two groups of one edge each, measured and
 labelled as all others are (`logic.interactions`), within the circuit: what either and both are worth at their receiver.
 Each comes with the receiver's other edges clean and with them corrupted, since an AND of three or more shows only in
 the first of these contexts and an OR of three or more only in the second.
@@ -25,7 +25,7 @@ from gatewise.engine.patching.node_patching import Batches
 from gatewise.engine.setting import AnyMetric, Memory, Setting
 from gatewise.gate_types import TestedLabel
 from gatewise.gates.testing.candidates import Candidate, gate_of_masks
-from gatewise.gates.testing.gate_test import EDGE_FLOOR, SIDES, Interaction, setting_of, tells_apart, worth
+from gatewise.gates.testing.gate_test import EDGE_FLOOR, SIDES, GateTest, setting_of, tells_apart, worth
 from gatewise.gates.testing.harsanyi import ADDER, UNDECIDED
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
@@ -33,7 +33,7 @@ from gatewise.tasks.pairs import Pairs
 _RESAMPLES = 200
 
 
-def truth_tables(
+def test_edge_pairs(
     model: Model | Setting,
     pairs: Pairs | None,
     circuit: Circuit,
@@ -42,12 +42,12 @@ def truth_tables(
     floor: float = EDGE_FLOOR,
     metric: AnyMetric = None,
     memory: Memory = None,
-) -> list[Interaction]:
+) -> list[GateTest]:
     """Test all pairs of edges of `of` (default: of the circuit) that go into one port, within the circuit.
 
     Groups are named by their senders. Each pair comes twice, the receiver's other edges clean and corrupted. There are
-    none if the circuit does nothing, so that its two runs have the same margin. floor: share of the circuit's margin
-    below which an effect decides nothing. metric: what stands in the place of the margin.
+    none if the circuit does nothing, so that its two runs have the same logit difference. floor: share of the circuit's
+    logit difference below which an effect decides nothing. metric: what stands in the place of the logit difference.
     """
     setting = setting_of(Setting.of(model, pairs, metric=metric, memory=memory), None, circuit, fewest=1)
     setting.check_circuits([] if of is None else [of])
@@ -56,13 +56,16 @@ def truth_tables(
     if not tells_apart(total):
         return []
     return [
-        Interaction(gate.receiver, gate.groups, rest, table, total, floor=floor, resamples=_RESAMPLES)
+        GateTest(gate.receiver, gate.groups, rest, table, total, floor=floor, resamples=_RESAMPLES)
         for gate, table in zip(gates, found, strict=True)
         for rest in SIDES
     ]
 
 
-def labels_by_test(tables: Sequence[Interaction]) -> dict[str, TestedLabel]:
+test_edge_pairs.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
+
+
+def labels_by_test(tables: Sequence[GateTest]) -> dict[str, TestedLabel]:
     """One label per edge: each pair votes with what it shows about *both* its edges.
 
     That is |v(both) - v(i) - v(j)| for an interaction, and the smaller of the two effects for an ADDER. A strong edge
@@ -70,7 +73,7 @@ def labels_by_test(tables: Sequence[Interaction]) -> dict[str, TestedLabel]:
     """
     votes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for table in tables:
-        label, beyond = table.label, abs(table.dividends[frozenset(table.groups)])
+        label, beyond = table.label, abs(table.harsanyi_interactions[frozenset(table.groups)])
         weight = min(map(abs, table.dn.values())) if label == ADDER else beyond
         for (edge,) in table.groups.values():
             votes[edge][label] += 0.0 if label == UNDECIDED else weight

@@ -7,7 +7,7 @@ changes as each of them does. The changes along an order telescope, so that thei
     gradient   the edge's worth is its slope;    partners sum to the local part of s_ns - s_dn, its own move included
 
 Means over orders (each and its reverse) are partners P; means of the size of changes, which see thresholds that P does
-not, are Q. All are shares of the margin.
+not, are Q. All are normalised effects.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from gatewise.gates.testing.candidates import Candidate, read_gate
 from gatewise.gates.testing.gate_test import FLOOR, RESAMPLES, measure, setting_of
 from gatewise.gates.testing.harsanyi import gate_index, way_of_acting
 from gatewise.models.model import Model
-from gatewise.statistics import middle_part, resampling_weights
+from gatewise.statistics import percentile_interval, resampling_weights
 from gatewise.tasks.pairs import Pairs
 
 ORDERS = 4  # half of them drawn, the others their reverses
 
 
 @dataclass(frozen=True, eq=False)
-class Partners:
-    """Why an edge matters more (or less) to noising than to denoising. Shares of the margin; positive helps."""
+class EdgePartners:
+    """Why an edge matters more (or less) to noising than to denoising. Shares of the logit difference; positive
+    helps."""
 
     edge: str
     ns: float  # exact, at the receiver: what is lost if only this edge goes
     dn: float  # what it brings alone
-    score_ns: float  # EAP's estimates on the margin
+    score_ns: float  # EAP's estimates on the logit difference
     score_dn: float
     local: float  # of score_ns - score_dn, what arises in the receiver
     downstream: float  # and what arises after it
@@ -62,10 +63,10 @@ class Partners:
 
     def _repr_html_(self) -> str:
         rows = [(one, f"{self.exact[one]:+.3f}", f"{self.gradient[one]:+.3f}") for one in self.strongest[:SHOWN]]
-        return card("Partners", repr(self).strip("<>"), ("sender", "exact", "by gradient"), rows)
+        return card("EdgePartners", repr(self).strip("<>"), ("sender", "exact", "by gradient"), rows)
 
 
-def partners(
+def edge_partners(
     model: Model | Setting,
     pairs: Pairs | None,
     edge: str,
@@ -74,12 +75,12 @@ def partners(
     orders: int = ORDERS,
     seed: int = 0,
     memory: Memory = None,
-) -> Partners:
+) -> EdgePartners:
     """Where and with whom the difference of an edge's Ns and Dn effects arises, within a circuit or the model."""
     setting = setting_of(model, pairs, circuit, memory)
     graph, index = setting.graph, setting.graph.index(edge)
     port, sender = int(graph.edge_port[index]), int(graph.edge_sender[index])
-    gate = read_gate(graph, graph.port_node[port], {"edge": edge}, "player", circuit)
+    gate = read_gate(graph, graph.port_node[port], {"edge": edge}, "group", circuit)
     place = int(gate.masks[0].any(dim=1).nonzero()[0, 0])
     on = Batches(setting, circuit)
     (table,), total = measure(on, [gate])
@@ -92,7 +93,7 @@ def partners(
     slopes = slope_changes(on, gate.node, masks, [sender], paths)[place, 0]
     shares = 1 / float(total.sum())
     names = [graph.senders[mover] for mover in movers]
-    return Partners(
+    return EdgePartners(
         graph.edges[index],
         ns=float(everything - rest),
         dn=float(alone),
@@ -107,12 +108,15 @@ def partners(
 
 @dataclass(frozen=True, eq=False)
 class EdgeIndices:
-    """Exact effects of single edges at their receivers, all other edges as one partner. Shares of the margin."""
+    """Exact effects of single edges at their receivers, all other edges as one partner. Shares of the logit
+    difference."""
 
     graph: Graph
     edges: tuple[int, ...]  # indices in graph.edges
-    effects: Tensor  # [lost if only this edge goes, brought by it alone; edge, example], in units of the margin
-    total: Tensor  # [example], difference of the margin between the two runs
+    effects: (
+        Tensor  # [lost if only this edge goes, brought by it alone; edge, example], in units of the logit difference
+    )
+    total: Tensor  # [example], difference of the logit difference between the two runs
 
     @property
     def ns(self) -> Tensor:
@@ -129,7 +133,7 @@ class EdgeIndices:
     def labels(self, floor: float = FLOOR) -> list[str]:
         """How each edge acts beside all others of its receiver, by the interval of its gate index over pairs."""
         weights = resampling_weights(len(self.total), RESAMPLES)
-        low, high = middle_part(gate_index(*(self.effects @ weights / (self.total @ weights))))
+        low, high = percentile_interval(gate_index(*(self.effects @ weights / (self.total @ weights))))
         ends = zip(self.gamma(floor).tolist(), low.tolist(), high.tolist(), strict=True)
         return [way_of_acting(*one) for one in ends]
 
@@ -157,7 +161,7 @@ def edge_indices(
     place[edges] = torch.arange(len(edges))
     effects, totals = [], []
     for receivers in on:
-        totals.append((receivers.margins[0] - receivers.margins[1]).cpu())
+        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
         effects.append(torch.zeros(2, len(edges), len(totals[-1]), dtype=torch.float64))
         for node in [*range(len(graph.senders)), LOGITS]:
             ports = list(receivers.ports(node))
@@ -183,13 +187,13 @@ def _single_effects(receivers: Receivers, node: int, places: Tensor) -> Tensor:
 def local_and_downstream(on: Batches) -> tuple[Tensor, Tensor]:
     """Parts of s_ns - s_dn (local, downstream), and s_ns and s_dn, as shares. [2, port, sender] each"""
     parts = [receivers.parts() for receivers in on]
-    total = sum(float((receivers.margins[0] - receivers.margins[1]).sum()) for receivers in on)
+    total = sum(float((receivers.logit_diffs[0] - receivers.logit_diffs[1]).sum()) for receivers in on)
     arising, scores = (torch.stack(some).sum(dim=0) / total for some in zip(*parts, strict=True))
     return arising, scores
 
 
 def draw_orders(count: int, orders: int, seed: int) -> list[list[int]]:
-    """Random orders of `count` players, each followed by its reverse."""
+    """Random orders of `count` groups, each followed by its reverse."""
     rng = random.Random(seed)
     found: list[list[int]] = []
     while len(found) < orders:
@@ -208,7 +212,7 @@ def _sender_masks(gate: Candidate, movers: Sequence[int]) -> Tensor:
 
 
 def _way(masks: Tensor, order: Sequence[int]) -> Tensor:
-    """Clean edges after none, one, ... all players of an order. [step, port, sender]"""
+    """Clean edges after none, one, ... all groups of an order. [step, port, sender]"""
     steps = torch.cat([torch.zeros_like(masks[:1]), masks[list(order)]])
     return steps.cumsum(dim=0) > 0
 
@@ -221,10 +225,10 @@ def _siblings(steps: int) -> Tensor:
 def worth_changes(
     on: Batches, node: int, masks: Tensor, edges: Tensor, paths: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor]:
-    """P and Q, exact: how what edges are worth changes as each player moves, mean over orders, summed over examples.
+    """P and Q, exact: how what edges are worth changes as each group moves, mean over orders, summed over examples.
 
-    masks: [player, port, sender], the edges that each player moves; edges: [edge, port, sender], each for itself.
-    -> [edge, player] each
+    masks: [group, port, sender], the edges that each group moves; edges: [edge, port, sender], each for itself.
+    -> [edge, group] each
     """
     signed = torch.zeros(len(edges), len(masks), dtype=torch.float64)
     size = torch.zeros_like(signed)
@@ -246,7 +250,7 @@ def worth_changes(
 def slope_changes(
     on: Batches, node: int, masks: Tensor, senders: Sequence[int], paths: Sequence[Sequence[int]]
 ) -> Tensor:
-    """P by gradient: how slopes of edges change as each player moves. -> [port, edge's sender, player]"""
+    """P by gradient: how slopes of edges change as each group moves. -> [port, edge's sender, group]"""
     found = torch.zeros(masks.shape[1], len(senders), len(masks), dtype=torch.float64)
     for order in paths:
         way = _way(masks, order)

@@ -15,7 +15,7 @@ from gatewise.display import SHOWN, card
 from gatewise.engine.patching.node_patching import Batches
 from gatewise.engine.setting import Memory
 from gatewise.gates.testing.candidates import read_gate
-from gatewise.gates.testing.gate_test import Interaction, measure, setting_of
+from gatewise.gates.testing.gate_test import GateTest, measure, setting_of
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
@@ -24,14 +24,14 @@ from gatewise.tasks.pairs import Pairs
 class Repetition:
     """A gate, and what the same test gave on other pairs."""
 
-    gate: Interaction
-    again: Interaction
+    gate: GateTest
+    again: GateTest
 
     @property
-    def stands(self) -> bool:
+    def significant(self) -> bool:
         """Whether the gate's largest interaction has the same sign, and an interval without 0."""
         names, before = self.gate.interaction
-        after = self.again.intervals["dividends"][names]
+        after = self.again.intervals["harsanyi_interactions"][names]
         return after.without_zero and after.value * before.value > 0
 
     @property
@@ -48,7 +48,7 @@ class Replication:
     @property
     def rates(self) -> dict[str, float]:
         """Share of the gates that stand; NaN where there are none."""
-        return {name: _share([one.stands for one in some]) for name, some in self.repetitions.items()}
+        return {name: _share([one.significant for one in some]) for name, some in self.repetitions.items()}
 
     @property
     def label_rates(self) -> dict[str, float]:
@@ -62,8 +62,8 @@ class Replication:
                     "receiver": one.gate.receiver,
                     "set": sorted(one.gate.interaction[0]),
                     "before": one.gate.interaction[1].value,
-                    "after": one.again.dividends[one.gate.interaction[0]],
-                    "stands": one.stands,
+                    "after": one.again.harsanyi_interactions[one.gate.interaction[0]],
+                    "significant": one.significant,
                     "labels": [one.gate.label, one.again.label],
                 }
                 for one in some
@@ -78,7 +78,12 @@ class Replication:
 
     def _repr_html_(self) -> str:
         rows = [
-            (name, one.gate.receiver, " x ".join(sorted(one.gate.interaction[0])), "stands" if one.stands else "gone")
+            (
+                name,
+                one.gate.receiver,
+                " x ".join(sorted(one.gate.interaction[0])),
+                "significant" if one.significant else "gone",
+            )
             for name, some in self.repetitions.items()
             for one in some[:SHOWN]
         ]
@@ -87,7 +92,7 @@ class Replication:
 
 def replicate(
     model: Model,
-    gates: Iterable[Interaction],
+    gates: Iterable[GateTest],
     pairs: Mapping[str, Pairs],
     *,
     circuit: Circuit | None = None,
@@ -105,7 +110,7 @@ def replicate(
         again = [read_gate(model.graph, one.receiver, one.groups, one.rest, circuit) for one in tested]
         tables, total = measure(on, again)
         repeated = [
-            Interaction(one.receiver, one.groups, one.rest, table, total, floor=one.floor)
+            GateTest(one.receiver, one.groups, one.rest, table, total, floor=one.floor)
             for one, table in zip(tested, tables, strict=True)
         ]
         found[name] = tuple(Repetition(*both) for both in zip(tested, repeated, strict=True))

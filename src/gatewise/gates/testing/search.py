@@ -2,7 +2,8 @@
 
 On the search pairs, receivers are looked at in two ways: their ports as groups (heads), and groups of their strongest
 edges with equal partners (heads, MLPs, logits). Those with the largest interactions are tested on held-out pairs: the
-whole table, its label and intervals; Benjamini-Hochberg over all tests; then on the margin of the whole model.
+whole table, its label and intervals; Benjamini-Hochberg over all tests; then on the logit difference of the whole
+model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gatewise.gates.testing.candidates import Candidate, Rest, find_node, gate_o
 from gatewise.gates.testing.clustering import cluster, strongest_edges
 from gatewise.gates.testing.gate_test import (
     FLOOR,
-    Interaction,
+    GateTest,
     confirmed,
     in_context,
     measure,
@@ -49,26 +50,26 @@ _PORT_NAMES = {"q": "Q", "k": "K", "v": "V"}
 
 
 @dataclass(frozen=True, eq=False)
-class Interactions:
+class GateTests:
     """Gates that were tested on held-out pairs, the largest interaction first."""
 
-    tested: tuple[Interaction, ...]
-    stands: tuple[bool, ...]  # for each: above the floor, and among the tests that Benjamini-Hochberg lets stand
+    tested: tuple[GateTest, ...]
+    significant: tuple[bool, ...]  # for each: above the floor, and among the tests that Benjamini-Hochberg lets stand
     looked_at: int  # receivers on the search pairs
 
     @property
-    def found(self) -> tuple[Interaction, ...]:
+    def found(self) -> tuple[GateTest, ...]:
         """The tested ones that stand."""
-        return tuple(one for one, stands in zip(self.tested, self.stands, strict=True) if stands)
+        return tuple(one for one, significant in zip(self.tested, self.significant, strict=True) if significant)
 
-    def __iter__(self) -> Iterator[Interaction]:
+    def __iter__(self) -> Iterator[GateTest]:
         return iter(self.found)
 
     def __len__(self) -> int:
         return len(self.found)
 
     def to_json(self) -> dict[str, Any]:
-        rows = [one.to_json() | {"stands": ok} for one, ok in zip(self.tested, self.stands, strict=True)]
+        rows = [one.to_json() | {"significant": ok} for one, ok in zip(self.tested, self.significant, strict=True)]
         return {"looked_at": self.looked_at, "tested": rows}
 
     def __repr__(self) -> str:
@@ -78,10 +79,10 @@ class Interactions:
     def _repr_html_(self) -> str:
         summary = f"{len(self)} of {len(self.tested)} tested stand"
         rows = [(one.receiver, one.label, " x ".join(sorted(one.interaction[0])), repr(one)) for one in self.found]
-        return card("Interactions", summary, ("receiver", "label", "strongest interaction", ""), rows[:SHOWN])
+        return card("GateTests", summary, ("receiver", "label", "strongest interaction", ""), rows[:SHOWN])
 
 
-def find_interactions(
+def test_gates(
     model: Model | Setting,
     pairs: Pairs | None,
     circuit: Circuit | None = None,
@@ -94,7 +95,7 @@ def find_interactions(
     floor: float = FLOOR,
     seed: int = 0,
     memory: Memory = None,
-) -> Interactions:
+) -> GateTests:
     """The strongest gates of a circuit, or of the whole model, tested on held-out pairs.
 
     test: the held-out pairs; without them the second half of `pairs` is held out. of: only edges of this circuit are
@@ -108,11 +109,14 @@ def find_interactions(
     on = Batches(search, circuit)
     gates, looked_at = _candidates(on, of, groupings, most, floor, seed)
     if not gates:
-        return Interactions((), (), looked_at)
+        return GateTests((), (), looked_at)
     return _tested(Batches(held_out, circuit), gates, looked_at, len(gates) if confirm else 0, floor)
 
 
-def interactions_at(
+test_gates.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
+
+
+def test_receivers(
     model: Model | Setting,
     pairs: Pairs | None,
     gates: Gates,
@@ -121,34 +125,37 @@ def interactions_at(
     confirm: int = MOST_RECEIVERS,
     floor: float = FLOOR,
     memory: Memory = None,
-) -> Interactions:
+) -> GateTests:
     """Test these receivers in the whole model: the ports of heads, and what each direction found of other nodes' edges.
 
     Nothing is searched for, so that all pairs may serve as a test. confirm: how many of the largest interactions are
-    looked for in the margin of the whole model.
+    looked for in the logit difference of the whole model.
     """
     on = Batches(setting_of(model, pairs, memory=memory))
     graph = on.model.graph
     nodes = [find_node(graph, name) for name in receivers]
     masks = {node: port_masks(on, node) if len(_ports(on, node)) > 1 else _by_direction(gates, node) for node in nodes}
     several = [gate_of_masks(graph, node, groups) for node, groups in masks.items() if len(groups) > 1]
-    return _tested(on, several, len(nodes), confirm, floor) if several else Interactions((), (), len(nodes))
+    return _tested(on, several, len(nodes), confirm, floor) if several else GateTests((), (), len(nodes))
 
 
-def _tested(on: Batches, gates: Sequence[Candidate], looked_at: int, confirm: int, floor: float) -> Interactions:
+test_receivers.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
+
+
+def _tested(on: Batches, gates: Sequence[Candidate], looked_at: int, confirm: int, floor: float) -> GateTests:
     found, total = measure(on, gates)
     tested = [
-        Interaction(gate.receiver, gate.groups, gate.rest, table, total, floor=floor)
+        GateTest(gate.receiver, gate.groups, gate.rest, table, total, floor=floor)
         for gate, table in zip(gates, found, strict=True)
     ]
     order = sorted(range(len(tested)), key=lambda place: -abs(tested[place].interaction[1].value))
     gates, tested = [gates[place] for place in order], [tested[place] for place in order]
     passed = discoveries([one.p for one in tested])
-    stands = [ok and abs(one.interaction[1].value) > floor for ok, one in zip(passed, tested, strict=True)]
-    places = [place for place, ok in enumerate(stands) if ok][:confirm]
+    significant = [ok and abs(one.interaction[1].value) > floor for ok, one in zip(passed, tested, strict=True)]
+    places = [place for place, ok in enumerate(significant) if ok][:confirm]
     for place, one in zip(places, confirmed(on, [(gates[i], tested[i]) for i in places]), strict=True):
         tested[place] = one
-    return Interactions(tuple(tested), tuple(stands), looked_at)
+    return GateTests(tuple(tested), tuple(significant), looked_at)
 
 
 def _candidates(
@@ -228,6 +235,6 @@ def _largest(on: Batches, gates: Sequence[Candidate], most: int, floor: float) -
 
 
 def _size(table: Tensor, total: Tensor, groups: int, rest: Rest) -> float:
-    """The largest dividend of two or more groups."""
+    """The largest Harsanyi interaction of two or more groups."""
     values = in_context(table, groups, rest).mean(dim=-1) / total.mean()
-    return float(harsanyi.dividends(values)[harsanyi.interactions(groups)].abs().max())
+    return float(harsanyi.harsanyi_interactions(values)[harsanyi.interaction_sets(groups)].abs().max())

@@ -1,6 +1,6 @@
 """What a checkpoint of ACDC keeps: the greedy searches that are done, and how far the one is that is not.
 
-A search saves its state where it begins a stage (all heads of a layer, or an MLP). What follows depends on what was
+A search saves its state where it begins a sublayer (all heads of a layer, or an MLP). What follows depends on what was
 kept so far and on nothing else: the engine's values are computed anew there, interrupted or not.
 """
 
@@ -29,10 +29,10 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """One greedy search that has come as far as the beginning of a stage."""
+    """One greedy search that has come as far as the beginning of a sublayer."""
 
     threshold: float
-    place: int  # of the stage's first port in the order of receivers
+    place: int  # of the sublayer's first port in the order of receivers
     kept: Tensor  # [edge] of bool
     effects: Tensor  # [edge]
     live: tuple[int, ...]  # [sender]

@@ -10,8 +10,8 @@ that has to stay: the result is the sequential one. Values closer to tau than `B
 cut up; those are decided by one canonical evaluation with the dense engine, on the same batches however the rest is
 cut. (With a tau below 4e-4 the band is 5 % of tau. Below 1e-5 float32 is too coarse for any search: use float64.)
 
-Searches with several taus share their beginning: one starts at the stage in which it first could decide otherwise than
-an earlier one did.
+Searches with several taus share their beginning: one starts at the sublayer in which it first could decide otherwise
+than an earlier one did.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BAND = {torch.float32: 2e-5, torch.float64: 1e-10}  # around tau, in nats, at mo
 _BAND_SHARE = 0.05  # of tau: below, float noise of the canonical evaluation itself would decide, at a high price
 _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
-_FIRST_CHAIN = 8  # length of a stage's first chain
+_FIRST_CHAIN = 8  # length of a sublayer's first chain
 _TINY = 1e-6  # nats, of runs that hardly differ
 _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
 _TYPICAL_THRESHOLDS = 4  # tried for a number of edges, about
@@ -64,7 +64,7 @@ def receiver_order(graph: Graph) -> list[int]:
 
 def sender_order(graph: Graph, port: int, seed: int) -> list[int]:
     """The senders of a port in the order of the search, permuted by the seed."""
-    reads = graph.stages[graph.stage_of_port[port]].reads
+    reads = graph.sublayers[graph.sublayer_of_port[port]].reads
     generator = torch.Generator().manual_seed(seed * 1_000_003 + port)
     return torch.randperm(reads, generator=generator).tolist()
 
@@ -96,13 +96,13 @@ class _Side:
         values = [d.exact(s.last[None]) for s, d in zip(self.states, self.divergences, strict=True)]
         self.now, self.bound = float(self._mean(values)[0]), 0.0
 
-    def rebuild(self, kept: Tensor, live: Sequence[int], first_stage: int, spans: Spans) -> None:
-        """Begin a stage with values that depend on what is kept alone, not on how the search got there."""
+    def rebuild(self, kept: Tensor, live: Sequence[int], first_sublayer: int, spans: Spans) -> None:
+        """Begin a sublayer with values that depend on what is kept alone, not on how the search got there."""
         for state in self.states:
-            state.rebuild(kept, live, first_stage)
+            state.rebuild(kept, live, first_sublayer)
         self._spans = spans
         graph = self.states[0].graph
-        ports, reads = graph.port_slices[first_stage - 1], graph.stages[first_stage - 1].reads
+        ports, reads = graph.port_slices[first_sublayer - 1], graph.sublayers[first_sublayer - 1].reads
         for divergence in self.divergences:
             divergence.restart((ports.stop - ports.start) * reads)
         self.settle()
@@ -114,7 +114,7 @@ class _Side:
         if self._routes[0] is not None and self.divergences[0].screens:
             graph = self.states[0].graph
             ports = graph.ports_of_sender[node]
-            candidates = len(ports) * graph.stages[graph.stage_of_port[ports[0]]].reads
+            candidates = len(ports) * graph.sublayers[graph.sublayer_of_port[ports[0]]].reads
             self._span = self._spans.of(self._routes[0].read_by_logits, candidates, len(self.states[0].last))
 
     def longest_chain(self) -> int:
@@ -219,7 +219,7 @@ class Acdc:
     def _check_memory(self) -> None:
         """All examples' states stay in memory: both runs, and each direction's outputs, inputs, queries and keys."""
         pairs, buffers = self.problem.pairs, 2 + 2 * len(self.directions)
-        window = window_of(pairs) if self.problem.setting.ablation == "interchange" else pairs.width
+        window = window_of(pairs) if self.problem.setting.ablation == "patching" else pairs.width
         needed = len(pairs) * bytes_per_example(self.model, window, buffers=buffers) + ROW_BYTES
         check_free_memory(self.model, needed, f"ACDC with {len(pairs)} examples on {self.model.name}")
 
@@ -237,7 +237,7 @@ class Acdc:
         start: Progress | None = None,
         expected: Tensor | None = None,
     ) -> Outcome:
-        """Run the greedy search for one tau, or the rest of it. `save` is called where a stage begins.
+        """Run the greedy search for one tau, or the rest of it. `save` is called where a sublayer begins.
 
         expected: [edge], what may well be kept. It says where to end chains: it changes the speed, not the result.
         """
@@ -256,19 +256,19 @@ class Acdc:
         decided[receiver_order(self.graph)[:place]] = True
         decided = decided[self.graph.edge_port]
         kept = outcome.kept | ~decided
-        reached = self.graph.stage_of_port[receiver_order(self.graph)[place]]
+        reached = self.graph.sublayer_of_port[receiver_order(self.graph)[place]]
         live = all_liveness(self.model, self.graph.matrix(kept))
-        known = (one if self.graph.stage_of_sender[i] > reached else DEAD for i, one in enumerate(live))
+        known = (one if self.graph.sublayer_of_sender[i] > reached else DEAD for i, one in enumerate(live))
         return Progress(threshold, place, kept, outcome.effects * decided, tuple(known), 0, 0)
 
     def _first_doubt(self, threshold: float, outcome: Outcome) -> int:
-        """The place in the order of receivers where the stage begins in which another tau might decide otherwise."""
+        """The place in the order of receivers where the sublayer begins in which another tau might decide otherwise."""
         beyond = torch.where(outcome.kept, outcome.effects - threshold, threshold - outcome.effects)
         doubtful = set(self.graph.edge_port[beyond <= self.band(threshold)].tolist())
         order = receiver_order(self.graph)
         place = next((i for i, port in enumerate(order) if port in doubtful), len(order) - 1)
-        stage = self.graph.stage_of_port[order[place]]
-        return next(i for i, port in enumerate(order) if self.graph.stage_of_port[port] == stage)
+        sublayer = self.graph.sublayer_of_port[order[place]]
+        return next(i for i, port in enumerate(order) if self.graph.sublayer_of_port[port] == sublayer)
 
     def band(self, threshold: float) -> float:
         """How close to tau a change has to be for the canonical evaluation."""
@@ -308,8 +308,8 @@ class _Search:
             self.kept = self.graph.matrix(start.kept)
             self.effects, self.live = start.effects.clone(), list(start.live)
             self.trials, self.canonical = start.trials, start.canonical
-            self.advance(sum(self.graph.stages[self.graph.stage_of_port[port]].reads for port in order[:first]))
-        stage, node = -1, -2
+            self.advance(sum(self.graph.sublayers[self.graph.sublayer_of_port[port]].reads for port in order[:first]))
+        sublayer, node = -1, -2
         for place, port in enumerate(order[first:], first):
             receiver = self.graph.port_sender[port]
             if receiver >= 0 and receiver != node:
@@ -319,11 +319,11 @@ class _Search:
                 self.kept[port] = False
                 self.advance(len(senders))
                 continue
-            if self.graph.stage_of_port[port] != stage:
-                stage = self.graph.stage_of_port[port]
+            if self.graph.sublayer_of_port[port] != sublayer:
+                sublayer = self.graph.sublayer_of_port[port]
                 if start is None or place > first:
                     self._save(place)
-                self._begin(stage)
+                self._begin(sublayer)
             if receiver != node:
                 node = receiver
                 for side in self.sides:
@@ -344,12 +344,12 @@ class _Search:
         kept, live = self.graph.vector(self.kept), tuple(self.live)
         self.save(Progress(self.threshold, place, kept, self.effects, live, self.trials, self.canonical))
 
-    def _begin(self, stage: int) -> None:
-        """Begin a stage, in the same way after an interruption as without one."""
+    def _begin(self, sublayer: int) -> None:
+        """Begin a sublayer, in the same way after an interruption as without one."""
         self.length = _FIRST_CHAIN
         spans = Spans(self.acdc.model)
         for side in self.sides:
-            side.rebuild(self.kept, self.live, stage + 1, spans)
+            side.rebuild(self.kept, self.live, sublayer + 1, spans)
 
     def _port(self, port: int, senders: list[int]) -> None:
         """Decide all edges into one port."""
@@ -410,14 +410,14 @@ class _Search:
         if acdc.removable(most, self.threshold) <= band:  # it may stay, and then its effect may rank it: measure
             self._make_exact(row, values, bounds)
             most = [v[at] - v[row] for v in values]
-        margin = acdc.removable(most, self.threshold)
-        if abs(margin) <= band:
+        logit_diff = acdc.removable(most, self.threshold)
+        if abs(logit_diff) <= band:
             self.canonical += 1
             circuit = self.kept.clone()
             circuit[port, gone] = False
-            margin = acdc.removable(acdc.canonical.change(circuit, port, sender), self.threshold)
-        self.effects[int(self.graph.edge_index[port, sender])] = self.threshold - margin
-        return margin > 0
+            logit_diff = acdc.removable(acdc.canonical.change(circuit, port, sender), self.threshold)
+        self.effects[int(self.graph.edge_index[port, sender])] = self.threshold - logit_diff
+        return logit_diff > 0
 
     def _make_exact(self, row: int, values: list[list[float]], bounds: list[list[float]]) -> None:
         """Unembed the two rows wholly that a decision needs, and with them all later ones that will need it too."""

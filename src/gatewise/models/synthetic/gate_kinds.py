@@ -1,4 +1,4 @@
-"""Planted receivers of every kind of gate, and of what must not be taken for one: the truth that gates are judged by.
+"""Synthetic receivers of every kind of gate, and of what must not be taken for one: the truth that gates are judged by.
 
 Sources emit 1 on the clean side and 0 on the corrupted one. A receiver turns them into one number by a function that is
 written down here, so that the worth of every set of clean groups is known without running anything: node `B`, or a real
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.circuits.graph import Graph, Stage
+from gatewise.circuits.graph import Graph, Sublayer
 from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, Norm, Pointwise, Projection
 from gatewise.models.model import Model
@@ -27,7 +27,7 @@ _HUGE = 1e12  # epsilon of a norm that only scales
 
 
 @dataclass(frozen=True, eq=False)
-class PlantedKind:
+class SyntheticKind:
     """A model with one receiver whose groups and gate indices are known."""
 
     name: str
@@ -50,7 +50,7 @@ class _Recipe:
     alone: Sequence[int] = ()
     grouped: bool = True
     scatter: float = 0.0  # deviation of a last source that speaks on both sides, of another size in every example
-    beside: float = 0.0  # of the margin that another source brings, past the receiver
+    beside: float = 0.0  # of the logit difference that another source brings, past the receiver
     after: Function = torch.positive  # what `out` does to the receiver's number
 
     @property
@@ -110,12 +110,12 @@ _HEADS = {"q-and-k": "qk", "k-and-v": "kv", "q-and-k-and-v": "qkv"}
 KINDS = (*_RECIPES, *_HEADS)
 
 
-def planted_kind(name: str, *, noise: float = 0.0, examples: int = 16, seed: int = 0) -> PlantedKind:
+def synthetic_kind(name: str, *, noise: float = 0.0, examples: int = 16, seed: int = 0) -> SyntheticKind:
     """A model of one kind, in float64. noise: deviation of what sources emit between examples, and of stray weights."""
     if name in _HEADS:
         return _head(name, _HEADS[name], noise, examples, seed)
     if name not in _RECIPES:
-        raise GatewiseError(f"there is no planted kind {name!r}; there are {', '.join(KINDS)}.")
+        raise GatewiseError(f"there is no synthetic kind {name!r}; there are {', '.join(KINDS)}.")
     recipe = _RECIPES[name]
     names = [f"A{i + 1}" for i in range(recipe.sources)]
     sources = [*names, "beside"]
@@ -139,10 +139,10 @@ def planted_kind(name: str, *, noise: float = 0.0, examples: int = 16, seed: int
     gamma = dict(zip(groups, _gamma(recipe.function, recipe.groups, recipe.sources), strict=True))
     pairs = _pairs(examples, positions=1)
     gate = recipe.label != "ADDER" or name.startswith("graded")
-    return PlantedKind(name, model, pairs, "B", groups, alone, recipe.grouped, recipe.label, gamma, gate)
+    return SyntheticKind(name, model, pairs, "B", groups, alone, recipe.grouped, recipe.label, gamma, gate)
 
 
-def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> PlantedKind:
+def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> SyntheticKind:
     """A head at the last of two positions that looks at the first if q and k say so, and fetches v from there.
 
     Sources q (at the last position), k and v (at the first) are 1 on the clean side, or on both if they are no part of
@@ -170,14 +170,14 @@ def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> Plan
         bias=None,
         scale=1.0,
     )
-    stages = (
-        Stage("source", sources, (), 0, -1),
-        Stage("attention", ("a0.h0",), ("a0.h0<q>", "a0.h0<k>", "a0.h0<v>"), len(sources), 0),
-        Stage("pointwise", ("out",), ("out",), len(sources) + 1, 1),
-        Stage("output", (), ("logits",), len(sources) + 2, 2),
+    sublayers = (
+        Sublayer("source", sources, (), 0, -1),
+        Sublayer("attention", ("a0.h0",), ("a0.h0<q>", "a0.h0<k>", "a0.h0<v>"), len(sources), 0),
+        Sublayer("pointwise", ("out",), ("out",), len(sources) + 1, 1),
+        Sublayer("output", (), ("logits",), len(sources) + 2, 2),
     )
     last = Pointwise(lambda x, _nodes: _written(x, len(sources) + 1, x[..., len(sources)]))
-    model = _model(name, Graph(stages, 2, len(sources), width), emitted, there, (attention, last))
+    model = _model(name, Graph(sublayers, 2, len(sources), width), emitted, there, (attention, last))
     groups = {kind: (f"{kind}->a0.h0<{kind}>",) for kind in kinds}
 
     def gathered(x: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> Plan
         return values["v"] * torch.sigmoid(_SHARP * (values["q"] * values["k"] - 0.5))
 
     gamma = dict(zip(groups, _gamma(gathered, [(i,) for i in range(len(kinds))], len(kinds)), strict=True))
-    return PlantedKind(name, model, _pairs(examples, positions=2), "a0.h0", groups, (), True, "AND", gamma, True)
+    return SyntheticKind(name, model, _pairs(examples, positions=2), "a0.h0", groups, (), True, "AND", gamma, True)
 
 
 def _emitted(sources: int, examples: int, noise: float, seed: int) -> Tensor:
@@ -201,7 +201,9 @@ def _written(x: Tensor, place: int, value: Tensor) -> Tensor:
     return found
 
 
-def _model(name: str, graph: Graph, emitted: Tensor, there: Tensor, stages: tuple[Attention | Pointwise, ...]) -> Model:
+def _model(
+    name: str, graph: Graph, emitted: Tensor, there: Tensor, sublayers: tuple[Attention | Pointwise, ...]
+) -> Model:
     """there: [position, source], where sources speak. The readout is two logits, what `out` writes and 0."""
     count = emitted.shape[1]
     places = torch.eye(count, graph.d_model, dtype=emitted.dtype)
@@ -213,14 +215,14 @@ def _model(name: str, graph: Graph, emitted: Tensor, there: Tensor, stages: tupl
         spoken = emitted[tokens] * there.to(emitted)[positions]
         return spoken.movedim(-1, 0)[..., None] * places[:, None, None]
 
-    return Model(f"planted:{name}", graph, embed, stages, lambda x: x, head, len(emitted), lambda: weights)
+    return Model(f"synthetic:{name}", graph, embed, sublayers, lambda x: x, head, len(emitted), lambda: weights)
 
 
 def _pairs(examples: int, positions: int) -> Pairs:
     """Every example has its own clean and its own corrupted token, at all positions."""
     clean, corrupted = ([[first + i] * positions for i in range(examples)] for first in (1, examples + 1))
-    right, wrong = [RIGHT_TOKEN] * examples, [WRONG_TOKEN] * examples
-    return Pairs.from_tokens(clean, corrupted, right=right, wrong=wrong, name="planted")
+    correct, incorrect = [RIGHT_TOKEN] * examples, [WRONG_TOKEN] * examples
+    return Pairs.from_tokens(clean, corrupted, correct=correct, incorrect=incorrect, name="synthetic")
 
 
 def _gamma(function: Function, groups: Sequence[Sequence[int]], sources: int) -> list[float]:

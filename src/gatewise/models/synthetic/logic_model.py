@@ -1,7 +1,7 @@
 """Logic models made in code, whose gates are known: the paper's toy models, and the ground truth for everything else.
 
 Every node owns one dimension of the residual stream and writes there only. Sources emit a value on the clean token and
-exactly 0 on the corrupted one, so that zero ablation and interchange ablation coincide and both directions exist. A
+exactly 0 on the corrupted one, so that zero ablation and patching coincide and both directions exist. A
 gate reads the dimensions of its senders and ignores all others: edges from other nodes exist, and do nothing. The
 readout is two logits [C, 0], since a distribution over one would be constant. The adder is linear through 0, not
 a ReLU, whose gradient at 0 is 0.
@@ -27,7 +27,7 @@ RIGHT_TOKEN, WRONG_TOKEN = 0, 1
 
 
 @dataclass(frozen=True)
-class PlantedGate:
+class SyntheticGate:
     """A node that combines its senders. AND and OR expect senders that emit 0 or 1, and emit 0 or 1."""
 
     node: str
@@ -36,8 +36,8 @@ class PlantedGate:
     weights: tuple[float, ...] = ()  # with which it reads its senders; all 1 if not said
 
 
-def build_planted(
-    name: str, sources: Mapping[str, float], layers: Sequence[Sequence[PlantedGate]], readout: str
+def build_synthetic(
+    name: str, sources: Mapping[str, float], layers: Sequence[Sequence[SyntheticGate]], readout: str
 ) -> Model:
     """A logic model: sources with what they emit on the clean token, layers of gates, the node that is read out."""
     emitted = torch.zeros(2, len(sources))
@@ -49,7 +49,7 @@ def logic_model(
     name: str,
     sources: Sequence[str],
     emitted: Tensor,
-    layers: Sequence[Sequence[PlantedGate]],
+    layers: Sequence[Sequence[SyntheticGate]],
     readout: str,
     stray: Sequence[Tensor] = (),
 ) -> Model:
@@ -80,7 +80,9 @@ def logic_model(
         name=name,
         graph=graph,
         embed=embed,
-        stages=tuple(Pointwise(_function(layer, own, w), len(layer)) for layer, w in zip(layers, reads, strict=True)),
+        sublayers=tuple(
+            Pointwise(_function(layer, own, w), len(layer)) for layer, w in zip(layers, reads, strict=True)
+        ),
         final_norm=lambda x: x,
         head=head,
         vocabulary_size=len(emitted),
@@ -88,7 +90,7 @@ def logic_model(
     )
 
 
-def _read_weights(layer: Sequence[PlantedGate], own: Mapping[str, int]) -> Tensor:
+def _read_weights(layer: Sequence[SyntheticGate], own: Mapping[str, int]) -> Tensor:
     weights = torch.zeros(len(layer), len(own), dtype=torch.float64)
     for i, gate in enumerate(layer):
         for sender, weight in zip(gate.senders, gate.weights or (1.0,) * len(gate.senders), strict=True):
@@ -97,7 +99,7 @@ def _read_weights(layer: Sequence[PlantedGate], own: Mapping[str, int]) -> Tenso
 
 
 def _function(
-    layer: Sequence[PlantedGate], own: Mapping[str, int], reads: Tensor
+    layer: Sequence[SyntheticGate], own: Mapping[str, int], reads: Tensor
 ) -> Callable[[Tensor, Sequence[int]], Tensor]:
     def function(x: Tensor, nodes: Sequence[int]) -> Tensor:  # [node, rows..., position, d]
         out = torch.zeros_like(x)
@@ -118,27 +120,27 @@ def gate_function(kind: GateType, total: Tensor, fan_in: int) -> Tensor:
     return total
 
 
-def planted_model(kind: str) -> Model:
+def synthetic_model(kind: str) -> Model:
     """One of the paper's toy models: `and`, `or`, `adder`, `combined`."""
     single = {"and": ("AND", 1.0), "or": ("OR", 1.0), "adder": ("ADDER", 1.5)}
     if kind in single:
         gate, second = single[kind]
-        layers = [[PlantedGate("B", gate, ("A1", "A2"))]]  # type: ignore[arg-type]
-        return build_planted(f"planted:{kind}", {"A1": 1.0, "A2": second}, layers, "B")
+        layers = [[SyntheticGate("B", gate, ("A1", "A2"))]]  # type: ignore[arg-type]
+        return build_synthetic(f"synthetic:{kind}", {"A1": 1.0, "A2": second}, layers, "B")
     if kind == "combined":
-        first = [PlantedGate("B1", "AND", ("A1", "A2")), PlantedGate("B2", "OR", ("A3", "A4"))]
-        layers = [first, [PlantedGate("C", "ADDER", ("B1", "B2"))]]
-        return build_planted("planted:combined", dict.fromkeys(("A1", "A2", "A3", "A4"), 1.0), layers, "C")
-    known = ", ".join(f"planted:{k}" for k in (*single, "combined"))
-    raise GatewiseError(f"there is no planted model {kind!r}; there are {known}.")
+        first = [SyntheticGate("B1", "AND", ("A1", "A2")), SyntheticGate("B2", "OR", ("A3", "A4"))]
+        layers = [first, [SyntheticGate("C", "ADDER", ("B1", "B2"))]]
+        return build_synthetic("synthetic:combined", dict.fromkeys(("A1", "A2", "A3", "A4"), 1.0), layers, "C")
+    known = ", ".join(f"synthetic:{k}" for k in (*single, "combined"))
+    raise GatewiseError(f"there is no synthetic model {kind!r}; there are {known}.")
 
 
-def planted_pairs(examples: int = 1) -> Pairs:
-    """The pairs of every planted model: one token, clean or corrupted; right means the readout leads over 0."""
+def synthetic_pairs(examples: int = 1) -> Pairs:
+    """The pairs of every synthetic model: one token, clean or corrupted; right means the readout leads over 0."""
     return Pairs.from_tokens(
         [[CLEAN_TOKEN]] * examples,
         [[CORRUPTED_TOKEN]] * examples,
-        right=[RIGHT_TOKEN] * examples,
-        wrong=[WRONG_TOKEN] * examples,
-        name="planted",
+        correct=[RIGHT_TOKEN] * examples,
+        incorrect=[WRONG_TOKEN] * examples,
+        name="synthetic",
     )

@@ -2,8 +2,8 @@
 
 Every gate emits 0 on the corrupted side and, without noise, 1 on the clean side, whatever its type, so that thresholds
 make sense when gates read gates: an ADDER's weights sum to 1. The last node, `out`, is an adder over the gates that no
-other gate reads; its weights are scaled so that the clean margin is `FULL_MARGIN`, small enough for a softmax to
-notice every edge. Distractors are gates that nothing reads.
+other gate reads; its weights are scaled so that the clean logit difference is `FULL_LOGIT_DIFF`, small enough for a
+softmax to notice every edge. Distractors are gates that nothing reads.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import CORRUPTED_TOKEN, RIGHT_TOKEN, WRONG_TOKEN, PlantedGate, logic_model
+from gatewise.models.synthetic.logic_model import CORRUPTED_TOKEN, RIGHT_TOKEN, WRONG_TOKEN, SyntheticGate, logic_model
 from gatewise.tasks.pairs import Pairs
 
-FULL_MARGIN = 2.0
+FULL_LOGIT_DIFF = 2.0
 _READOUT = "out"
 
 
 @dataclass(frozen=True, eq=False)
-class PlantedModel:
+class SyntheticModel:
     """A logic model, pairs for it, and what a search should find."""
 
     model: Model
     pairs: Pairs
-    gates: tuple[PlantedGate, ...]  # those that matter; `out` is the last
+    gates: tuple[SyntheticGate, ...]  # those that matter; `out` is the last
     truth: Mapping[str, GateType]  # edges into gates of at least two senders, by name
     circuit: Circuit  # the edges that matter: those of `truth`, and `out->logits`
 
@@ -44,7 +44,7 @@ class PlantedModel:
         )
 
 
-def random_planted(
+def random_synthetic(
     seed: int,
     *,
     layers: int = 2,
@@ -56,7 +56,7 @@ def random_planted(
     noise: float = 0.0,
     examples: int = 8,
     dtype: torch.dtype = torch.float32,
-) -> PlantedModel:
+) -> SyntheticModel:
     """A random logic model of AND, OR and ADDER gates.
 
     Without `nested`, gates read sources only; with it, gates after the first layer read at least one earlier gate.
@@ -64,7 +64,7 @@ def random_planted(
     nodes, and of what sources emit from one example to the next. Without noise all examples are alike.
     """
     _check(layers, gates_per_layer, fan_in, sources, distractors, noise, examples)
-    rng = random.Random(f"planted/{seed}")
+    rng = random.Random(f"synthetic/{seed}")
     names = [f"A{i + 1}" for i in range(sources)]
     plan = _draw_gates(rng, names, layers, gates_per_layer, fan_in, nested)
     readout = _readout(rng, [gate for layer in plan for gate in layer])
@@ -74,11 +74,11 @@ def random_planted(
     ]
     everything = [gates + more for gates, more in zip(plan, useless, strict=True)] + [[readout]]
     emitted, stray = _numbers(seed, names, everything, noise, examples)
-    model = logic_model(f"planted:random-{seed}", names, emitted.to(dtype), everything, _READOUT, stray)
+    model = logic_model(f"synthetic:random-{seed}", names, emitted.to(dtype), everything, _READOUT, stray)
     gates = (*(gate for layer in plan for gate in layer), readout)
     truth = {f"{sender}->{gate.node}": gate.type for gate in gates for sender in gate.senders}
     circuit = model.graph.circuit([*truth, f"{_READOUT}->logits"])
-    return PlantedModel(model, _pairs(examples, varied=noise > 0), gates, truth, circuit)
+    return SyntheticModel(model, _pairs(examples, varied=noise > 0), gates, truth, circuit)
 
 
 def _check(
@@ -95,7 +95,7 @@ def _check(
     if sources < fan_in[1]:
         raise GatewiseError(f"gates of {fan_in[1]} senders need at least as many sources, got sources={sources}.")
     if layers < 1 or gates_per_layer < 1 or layers * gates_per_layer < 2:
-        raise GatewiseError(f"a planted model has at least two gates, got {layers} layers of {gates_per_layer}.")
+        raise GatewiseError(f"a synthetic model has at least two gates, got {layers} layers of {gates_per_layer}.")
     if distractors < 0 or noise < 0 or examples < 1:
         raise GatewiseError(
             f"distractors and noise are at least 0 and examples at least 1, got {distractors}, {noise}, {examples}."
@@ -104,9 +104,9 @@ def _check(
 
 def _draw_gates(
     rng: random.Random, sources: Sequence[str], layers: int, per_layer: int, fan_in: tuple[int, int], nested: bool
-) -> list[list[PlantedGate]]:
+) -> list[list[SyntheticGate]]:
     kinds = _rounds_of_types(rng)
-    plan: list[list[PlantedGate]] = []
+    plan: list[list[SyntheticGate]] = []
     for level in range(layers):
         earlier = [gate.node for layer in plan for gate in layer] if nested else []
         names = [f"G{level + 1}.{i + 1}" for i in range(per_layer)]
@@ -127,23 +127,23 @@ def _gate(
     sources: Sequence[str],
     fan_in: tuple[int, int],
     earlier: Sequence[str] = (),
-) -> PlantedGate:
+) -> SyntheticGate:
     """A gate over distinct senders; at least one of `earlier`, if there are any."""
     count = rng.randint(*fan_in)
     first = [rng.choice(earlier)] if earlier else []
     rest = rng.sample([node for node in (*sources, *earlier) if node not in first], count - len(first))
-    return PlantedGate(node, kind, (*first, *rest), _shares(rng, count) if kind == "ADDER" else ())
+    return SyntheticGate(node, kind, (*first, *rest), _shares(rng, count) if kind == "ADDER" else ())
 
 
-def _readout(rng: random.Random, gates: Sequence[PlantedGate]) -> PlantedGate:
+def _readout(rng: random.Random, gates: Sequence[SyntheticGate]) -> SyntheticGate:
     """The adder at the end: over all gates without a reader, and over others if those were not two."""
     read = {sender for gate in gates for sender in gate.senders}
     ends = [gate.node for gate in gates if gate.node not in read]
     spare = [gate.node for gate in gates if gate.node in read]
     if len(ends) < 2:
         ends = rng.sample(spare, 2 - len(ends)) + ends
-    weights = tuple(FULL_MARGIN * share for share in _shares(rng, len(ends)))
-    return PlantedGate(_READOUT, "ADDER", tuple(ends), weights)
+    weights = tuple(FULL_LOGIT_DIFF * share for share in _shares(rng, len(ends)))
+    return SyntheticGate(_READOUT, "ADDER", tuple(ends), weights)
 
 
 def _shares(rng: random.Random, count: int) -> tuple[float, ...]:
@@ -153,7 +153,7 @@ def _shares(rng: random.Random, count: int) -> tuple[float, ...]:
 
 
 def _numbers(
-    seed: int, sources: Sequence[str], layers: Iterable[Sequence[PlantedGate]], noise: float, examples: int
+    seed: int, sources: Sequence[str], layers: Iterable[Sequence[SyntheticGate]], noise: float, examples: int
 ) -> tuple[Tensor, list[Tensor]]:
     """What sources emit [token, source], and the stray weights of each layer [gate, sender]."""
     generator = torch.Generator().manual_seed(seed)
@@ -175,5 +175,7 @@ def _numbers(
 def _pairs(examples: int, *, varied: bool) -> Pairs:
     """One token each: clean ones that differ in what sources emit, or are all alike; one corrupted token."""
     clean = [[1 + i if varied else 1] for i in range(examples)]
-    right, wrong = [RIGHT_TOKEN] * examples, [WRONG_TOKEN] * examples
-    return Pairs.from_tokens(clean, [[CORRUPTED_TOKEN]] * examples, right=right, wrong=wrong, name="planted")
+    correct, incorrect = [RIGHT_TOKEN] * examples, [WRONG_TOKEN] * examples
+    return Pairs.from_tokens(
+        clean, [[CORRUPTED_TOKEN]] * examples, correct=correct, incorrect=incorrect, name="synthetic"
+    )

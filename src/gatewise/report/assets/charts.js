@@ -50,9 +50,9 @@ function share(low, value, high) { return high === low ? null : (value - low) / 
 
 function showCurves(state) {
   fill($("curves"),
-    curveChart("Faithful: what the circuit keeps", "Share of the margin between right and wrong answers that the circuit keeps alone.",
-      (one) => one.recovered_margin,
-      (one) => (one.random ? share(one.empty.margin[0], one.random.margin[0], one.full.margin[0]) : null), state),
+    curveChart("Faithful: what the circuit keeps", "Share of the logit difference between correct and incorrect answers that the circuit keeps alone.",
+      (one) => one.recovered_logit_diff,
+      (one) => (one.random ? share(one.empty.logit_diff[0], one.random.logit_diff[0], one.full.logit_diff[0]) : null), state),
     curveChart("Complete: what is lost without it", "KL from the model once the circuit is removed, as a share of what corruption does.",
       (one) => one.destroyed,
       (one) => (one.random_complement ? share(0, one.random_complement.kl_to_full[0], one.empty.kl_to_full[0]) : null), state));
@@ -62,7 +62,7 @@ function showMeasures(state) {
   const of = (name) => data.curves[name][state.size], last = data.sizes.length - 1 === state.size;
   const pm = ([mean, error]) => `${number(mean)} ± ${number(error, 2)}`;
   const line = (name, edges, inside, outside) => row("td", [name, edges.toLocaleString("en"), pm(inside.kl_from_full), percent(inside.accuracy[0]),
-    pm(inside.margin), pm(outside.kl_to_full), percent(outside.accuracy[0]), pm(outside.margin)]);
+    pm(inside.logit_diff), pm(outside.kl_to_full), percent(outside.accuracy[0]), pm(outside.logit_diff)]);
   const any = of("ns|dn"), lines = [line("whole model", data.graph.edges, any.full, any.empty), line("empty circuit", 0, any.empty, any.full)];
   for (const [name, text] of Object.entries(CIRCUITS)) {
     const one = of(name);
@@ -75,7 +75,7 @@ function showMeasures(state) {
     el("h3", {}, `Measures on held-out pairs, at ${plural(data.sizes[state.size], "edge")} per direction`),
     el("table", {}, el("thead", {},
       el("tr", {}, el("th", {}), el("th", {}), el("th", { colSpan: 3 }, "the circuit alone"), el("th", { colSpan: 3 }, "the model without it")),
-      row("th", ["", "edges", "KL(G‖C) ↓", "right over wrong", "margin", "KL(G∖C‖G) ↑", "right over wrong", "margin"])),
+      row("th", ["", "edges", "KL(G‖C) ↓", "pairwise accuracy", "logit diff", "KL(G∖C‖G) ↑", "pairwise accuracy", "logit diff"])),
       el("tbody", {}, lines)),
     el("p", { class: "muted small" }, "KL in nats; ± is the standard error over pairs. Removed edges carry what they carry on the corrupted prompt."));
 }

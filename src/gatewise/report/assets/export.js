@@ -56,19 +56,19 @@ function viewAsSvg(graph, caption) {
 
 // Every edge of the graph in EAP-IG's order of construction, as `graph.py` makes it.
 function* allEdges() {
-  const { stages, qkv, config } = data.graph, groups = [];
+  const { sublayers, qkv, config } = data.graph, groups = [];
   let written = 0;
-  for (const stage of stages) {
-    if (stage.kind !== "source") {
-      let listing = stage.ports;
-      if (stage.kind === "attention" && qkv === "split") {
-        const heads = stage.nodes.length;
-        listing = stage.nodes.flatMap((_, head) => [0, 1, 2].map((kind) => stage.ports[kind * heads + head]));
+  for (const sublayer of sublayers) {
+    if (sublayer.kind !== "source") {
+      let listing = sublayer.ports;
+      if (sublayer.kind === "attention" && qkv === "split") {
+        const heads = sublayer.nodes.length;
+        listing = sublayer.nodes.flatMap((_, head) => [0, 1, 2].map((kind) => sublayer.ports[kind * heads + head]));
       }
-      if (config.parallel_attn_mlp && stage.kind === "pointwise") groups.at(-1).listing.push(...listing);
+      if (config.parallel_attn_mlp && sublayer.kind === "pointwise") groups.at(-1).listing.push(...listing);
       else groups.push({ listing: listing.slice(), reads: written });
     }
-    written += stage.nodes.length;
+    written += sublayer.nodes.length;
   }
   for (const { listing, reads } of groups) {
     for (let sender = 0; sender < reads; sender++) for (const port of listing) yield model.senders[sender].name + "->" + port;
@@ -82,7 +82,7 @@ function circuitAsJson(state, edges) {
   for (const name of allEdges()) listed[name] = { score: scoreOf.get(name) || 0, in_graph: shown.has(name) };
   const block = { format: 1, qkv: data.graph.qkv, scored: true, provenance: { ...data.provenance, direction: state.circuit,
     edges: edges.length, exported_from: "report", note: "scores of edges outside the report are written as 0" } };
-  if (data.graph.layered) block.stages = data.graph.stages.slice(0, -1).map((stage) => stage.nodes);
+  if (data.graph.layered) block.sublayers = data.graph.sublayers.slice(0, -1).map((sublayer) => sublayer.nodes);
   return JSON.stringify({ cfg: data.graph.config,
     nodes: Object.fromEntries(model.nodes.map((node) => [node.name, { in_graph: present.has(node.name) }])),
     edges: listed, gatewise: block });

@@ -1,22 +1,22 @@
 // Tested gates: what every set of clean groups is worth, how each group acts, and what the split says about its edges.
 const SHOWN_GATES = matchMedia("(max-width: 640px)").matches ? 2 : 6;
-const STANDS = { true: "confirmed on the margin of the whole model", false: "not confirmed on the margin of the whole model" };
+const STANDS = { true: "confirmed on the logit difference of the whole model", false: "not confirmed on the logit difference of the whole model" };
 
 function span([value, low, high]) { return value === null ? "–" : `${signed(value)} (${fixed2(low)} to ${fixed2(high)})`; }
 function joined(names) { return names.length < 2 ? names.join("") : names.slice(0, -1).join(", ") + " and " + names.at(-1); }
 
 // The strongest interaction in words.
 function gateSentence(gate) {
-  const together = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.dividend[0]) - Math.abs(a.dividend[0]))[0];
+  const together = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.interaction[0]) - Math.abs(a.interaction[0]))[0];
   const worth = (set) => gate.table.find((one) => one.set.length === set.length && set.every((name) => one.set.includes(name))).value[0];
-  const parts = together.set.map((name) => `${name} alone ${fixed2(worth([name]))}`), [beyond, low, high] = together.dividend, more = beyond > 0;
-  return `${parts.join(", ")}, ${together.set.length > 2 ? "all of them" : "together"} ${fixed2(worth(together.set))} of the margin: `
+  const parts = together.set.map((name) => `${name} alone ${fixed2(worth([name]))}`), [beyond, low, high] = together.interaction, more = beyond > 0;
+  return `${parts.join(", ")}, ${together.set.length > 2 ? "all of them" : "together"} ${fixed2(worth(together.set))} of the logit difference: `
     + `${fixed2(Math.abs(beyond))} ${more ? "more" : "less"} than their parts (${fixed2(more ? low : -high)} to ${fixed2(more ? high : -low)}).`;
 }
 // How the groups act, the clear ones.
 function actsText(gate) {
   const acts = new Map();
-  for (const [name, player] of Object.entries(gate.players)) if (player.label !== "undecided") acts.set(player.label, [...(acts.get(player.label) || []), name]);
+  for (const [name, player] of Object.entries(gate.all_groups)) if (player.label !== "undecided") acts.set(player.label, [...(acts.get(player.label) || []), name]);
   const parts = [...acts].map(([label, names], i) => [i ? ", " : "", el("b", {}, joined(names)), i ? " as " : names.length > 1 ? " act as " : " acts as ", labelName(label)]);
   return parts.length ? el("p", { class: "acts" }, parts.flat(), ".") : null;
 }
@@ -29,7 +29,7 @@ function confirmedText(gate) {
 
 // Rows of dots and bars: ● a clean group, ○ a corrupted one. Bars grow from 0, with their interval.
 function gateTable(gate) {
-  const names = Object.keys(gate.players), rows = [{ set: [], value: [0, 0, 0] }, ...gate.table].sort((a, b) => a.set.length - b.set.length);
+  const names = Object.keys(gate.all_groups), rows = [{ set: [], value: [0, 0, 0] }, ...gate.table].sort((a, b) => a.set.length - b.set.length);
   const ends = rows.flatMap((one) => one.value), low = Math.min(0, ...ends), high = Math.max(0, ...ends), width = high - low || 1;
   const at = (value) => 100 * (value - low) / width;
   const bar = ([value, from, to]) => svg("svg", { class: "gauge", viewBox: "0 0 100 12", preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -37,7 +37,7 @@ function gateTable(gate) {
     svg("rect", { class: "worth", x: Math.min(at(0), at(value)), width: Math.abs(at(value) - at(0)), y: 2.5, height: 7 }),
     svg("line", { class: "whisker", x1: at(from), x2: at(to), y1: 6, y2: 6 }));
   return el("table", { class: "gate-table" },
-    el("thead", {}, el("tr", {}, names.map((name) => el("th", {}, name)), el("th", {}, "share of the margin"), el("th", {}))),
+    el("thead", {}, el("tr", {}, names.map((name) => el("th", {}, name)), el("th", {}, "normalised effect"), el("th", {}))),
     el("tbody", {}, rows.map((one) => el("tr", {}, names.map((name) => {
       const on = one.set.includes(name);
       return el("td", { class: on ? "on" : "off" }, el("span", { role: "img", "aria-label": on ? "clean" : "corrupted" }, on ? "●" : "○"));
@@ -71,7 +71,7 @@ function gatePlayers(gate) {
   return el("table", { class: "players" },
     el("thead", {}, el("tr", {}, el("th", {}, "group"), el("th", { class: "index" }, el("span", { class: "ends" }, el("span", {}, "OR"), el("span", {}, "ADDER"), el("span", {}, "AND"))),
       el("th", {}, "split says"))),
-    el("tbody", {}, Object.entries(gate.players).map(([name, player]) => playerRow(name, player))));
+    el("tbody", {}, Object.entries(gate.all_groups).map(([name, player]) => playerRow(name, player))));
 }
 function restText(gate) {
   const rest = gate.rest === "player" ? "its other edges are a group of their own" : `its other edges ${gate.rest}`;
@@ -82,7 +82,7 @@ function gateCard(gate, select) {
   const title = el("button", { type: "button", class: "link", "data-gate": gate.receiver, on: { click: () => select({ node: gate.node.id }, true) } }, gate.receiver);
   return el("article", { class: "gate-card" },
     el("h3", {}, select ? title : gate.receiver, " ", labelName(gate.label),
-      gate.label !== "undecided" && gate.members.length < Object.keys(gate.players).length ? el("span", { class: "muted small" }, ` of ${joined(gate.members)}`) : null),
+      gate.label !== "undecided" && gate.members.length < Object.keys(gate.all_groups).length ? el("span", { class: "muted small" }, ` of ${joined(gate.members)}`) : null),
     actsText(gate), el("p", { class: "sentence" }, gateSentence(gate)), gateTable(gate), gatePlayers(gate),
     el("p", { class: "muted small" }, [confirmed && confirmed[0].toUpperCase() + confirmed.slice(1), restText(gate)].filter(Boolean).join(" · ") + "."));
 }
@@ -91,7 +91,7 @@ function showTestedGates(select) {
   const section = $("tested");
   section.hidden = !data.gates;
   if (!data.gates) return;
-  const standing = model.gates.filter((gate) => gate.stands), others = model.gates.filter((gate) => !gate.stands);
+  const standing = model.gates.filter((gate) => gate.significant), others = model.gates.filter((gate) => !gate.significant);
   const counts = new Map();
   for (const gate of standing) counts.set(gate.label, (counts.get(gate.label) || 0) + 1);
   const listed = [...counts].sort((a, b) => b[1] - a[1]).map(([label, count]) => `${count} ${label}`).join(", ");
@@ -108,7 +108,7 @@ function showTestedGates(select) {
       el("p", { class: "muted small" }, "Not shown to be a gate, which is not the same as shown to be none."),
       el("div", { class: "scroll" }, el("table", {}, el("thead", {}, row("th", ["receiver", "groups", "largest interaction", "p"])),
         el("tbody", {}, others.map((gate) => {
-          const top = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.dividend[0]) - Math.abs(a.dividend[0]))[0];
-          return row("td", [gate.receiver, Object.keys(gate.players).join(", "), `${top.set.join(" × ")} ${span(top.dividend)}`, number(gate.p, 2)]);
+          const top = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.interaction[0]) - Math.abs(a.interaction[0]))[0];
+          return row("td", [gate.receiver, Object.keys(gate.all_groups).join(", "), `${top.set.join(" × ")} ${span(top.interaction)}`, number(gate.p, 2)]);
         }))))) : null);
 }

@@ -1,8 +1,8 @@
 // Where things stand: layers along one axis, heads and the MLP along the other. Left to right, or upwards on narrow screens.
 // level: "ports" (edges arrive at q, k or v, nodes are of one size) or "nodes" (their middle; nodes as large as their worth).
 function makeLayout(width, height, level) {
-  const upwards = width < 620, stages = data.graph.stages;
-  const heads = Math.max(...stages.map((stage) => stage.nodes.length), 1);
+  const upwards = width < 620, sublayers = data.graph.sublayers;
+  const heads = Math.max(...sublayers.map((sublayer) => sublayer.nodes.length), 1);
   const withHeads = !data.graph.layered, lanes = withHeads ? heads + 1 : heads;
   const first = -1, last = model.logits.layer, along = upwards ? height : width, across = upwards ? width : height;
   const top = 36, bottom = upwards ? 26 : 44;
@@ -18,7 +18,7 @@ function makeLayout(width, height, level) {
   const laneOf = (node) => {
     if (node.kind === "output" || node.name === "input") return (lanes - 1) / 2;
     if (node.kind === "attention") return node.row;
-    const count = stages.find((stage) => stage.nodes.includes(node.name)).nodes.length;
+    const count = sublayers.find((sublayer) => sublayer.nodes.includes(node.name)).nodes.length;
     return withHeads ? heads : (lanes - count) / 2 + node.row;
   };
   const points = model.nodes.map((node) => {

@@ -127,7 +127,7 @@ segments($("level"), { ports: ["ports", "edges arrive at q, k or v"], nodes: ["n
   (value) => { state.level = value; update(); graph.resize(); });
 checkboxes($("kinds"), FOUND, () => state.kinds);
 checkboxes($("ports"), Object.fromEntries(portKinds.map((kind) => [kind, PORTS[kind]])), () => state.ports);
-$("gated-label").hidden = !model.gates.some((gate) => gate.stands);
+$("gated-label").hidden = !model.gates.some((gate) => gate.significant);
 $("gated").addEventListener("change", () => { state.gated = $("gated").checked; update(); });
 $("size").max = String(data.sizes.length - 1);
 $("size").disabled = data.sizes.length < 2;

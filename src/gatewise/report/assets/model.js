@@ -8,19 +8,19 @@ const SPLIT = data.split;  // what the paper's split calls these edges
 
 const model = (() => {
   const nodes = [], ports = [], byName = new Map();
-  for (const stage of data.graph.stages) {
-    stage.nodes.forEach((name, row) => {
-      const node = { id: nodes.length, name, kind: stage.kind, layer: stage.layer, row, ports: [] };
+  for (const sublayer of data.graph.sublayers) {
+    sublayer.nodes.forEach((name, row) => {
+      const node = { id: nodes.length, name, kind: sublayer.kind, layer: sublayer.layer, row, ports: [] };
       byName.set(name, node);
       nodes.push(node);
     });
   }
-  const logits = { id: nodes.length, name: "logits", kind: "output", layer: data.graph.stages.at(-1).layer, row: 0, ports: [] };
+  const logits = { id: nodes.length, name: "logits", kind: "output", layer: data.graph.sublayers.at(-1).layer, row: 0, ports: [] };
   const senders = nodes.slice();
   nodes.push(logits);
   byName.set("logits", logits);
-  for (const stage of data.graph.stages) {
-    for (const name of stage.ports) {
+  for (const sublayer of data.graph.sublayers) {
+    for (const name of sublayer.ports) {
       const found = /^(.*?)(?:<([qkv])>)?$/.exec(name);
       const node = byName.get(found[1]);
       const kind = found[2] || (node.kind === "attention" ? "head" : node.kind === "output" ? "logits" : "mlp");
@@ -40,12 +40,12 @@ const model = (() => {
   gates.forEach((gate, id) => {
     gate.id = id;
     gate.node = byName.get(gate.receiver);
-    if (!gate.stands) return;  // what does not stand marks no edge
-    for (const [name, player] of Object.entries(gate.players)) {
+    if (!gate.significant) return;  // what does not stand marks no edge
+    for (const [name, player] of Object.entries(gate.all_groups)) {
       for (const edge of player.shown || []) edges[edge].gates.push({ gate, name, label: player.label });
     }
   });
-  const gatesOf = nodes.map((node) => gates.filter((gate) => gate.node === node && gate.stands));
+  const gatesOf = nodes.map((node) => gates.filter((gate) => gate.node === node && gate.significant));
   return { nodes, senders, ports, edges, byName, logits, tablesOf, gates, gatesOf };
 })();
 

@@ -31,11 +31,11 @@ function looksPart(prompt, one) {
 }
 function writesPart(prompt, one) {
   const shown = (text) => `“${tokenText(text).trim() || tokenText(text)}”`, some = (texts) => texts.slice(0, 2).map(shown).join(", ") + (texts.length > 2 ? " …" : "");
-  const most = Math.max(0.01, ...["right", "wrong"].flatMap((kind) => ["clean", "corrupted"].map((side) => Math.abs(one[kind][side]))));
+  const most = Math.max(0.01, ...["correct", "incorrect"].flatMap((kind) => ["clean", "corrupted"].map((side) => Math.abs(one[kind][side]))));
   const cell = (value) => el("td", { class: "cell" }, el("div", { class: "signed-bar" }, signedBar(value / most)), el("span", {}, signed(value)));
   const words = (list) => el("td", { class: "words" }, list.map(([text, value]) => el("span", { title: signed(value) }, tokenText(text).trim() || tokenText(text))));
   return [el("table", { class: "writes" }, el("thead", {}, row("th", ["direct effect", "clean", "corrupted"])),
-    el("tbody", {}, ["right", "wrong"].map((kind) => el("tr", {}, el("td", {}, `${kind} `, el("span", { class: "muted" }, some(prompt[kind]))), cell(one[kind].clean), cell(one[kind].corrupted))),
+    el("tbody", {}, ["correct", "incorrect"].map((kind) => el("tr", {}, el("td", {}, `${kind} `, el("span", { class: "muted" }, some(prompt[kind]))), cell(one[kind].clean), cell(one[kind].corrupted))),
       el("tr", {}, el("td", {}, "words up"), words(one.promoted.clean), words(one.promoted.corrupted)),
       el("tr", {}, el("td", {}, "words down"), words(one.suppressed.clean), words(one.suppressed.corrupted)))),
     el("p", { class: "muted small" }, "What it writes at the answer, straight through the final norm and the unembedding: logits above the mean of all words. What it does through later nodes is not in them.")];
@@ -47,7 +47,7 @@ function signedBar(share) {
 }
 function worthText(prompt, one) {
   const listed = one.worth.slice(0, 4).map(([place, value]) => `“${tokenText(prompt.clean[place]).trim()}” ${percent(value)}`);
-  return listed.length ? `What it writes matters at ${listed.join(", ")} of the margin.` : "Nothing it writes on this prompt matters to first order.";
+  return listed.length ? `What it writes matters at ${listed.join(", ")} of the logit difference.` : "Nothing it writes on this prompt matters to first order.";
 }
 function nodeDoing(node, state, again) {
   const all = data.nodes && data.nodes.of[node.name];
@@ -56,7 +56,7 @@ function nodeDoing(node, state, again) {
   const choose = el("div", { class: "prompts", role: "group", "aria-label": "Example prompt" }, all.map((_, i) => el("button", { type: "button",
     "aria-pressed": String(i === place), "aria-label": `Example prompt ${i + 1}`, on: { click: () => { state.prompt = i; again(); } } }, String(i + 1))));
   return el("div", { class: "doing" },
-    el("p", {}, "Carries ", el("b", {}, percent(data.nodes.worth[node.name])), " of the margin, to first order, on all ways to the output."),
+    el("p", {}, "Carries ", el("b", {}, percent(data.nodes.worth[node.name])), " of the logit difference, to first order, on all ways to the output."),
     el("div", { class: "prompt-head" }, el("h4", {}, "On example prompt"), choose),
     one.looks.length ? looksPart(prompt, one) : ["clean", "corrupted"].map((side) => el("div", { class: "side" }, el("span", { class: "muted" }, side), attentionLine(prompt[side], [], -1, prompt[side === "clean" ? "corrupted" : "clean"]))),
     el("p", { class: "small worth-line" }, worthText(prompt, one)),

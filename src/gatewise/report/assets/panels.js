@@ -19,7 +19,7 @@ function showHeadline() {
         data.proportions.map((one) => el("span", { class: kindOf(one.type), width: 100 * one.edges / total + "%" })))];
     return el("div", { class: "fact" }, el("p", { class: "question" }, fact.title), top, el("p", { class: "small" }, fact.text));
   }));
-  const gated = model.gates.some((gate) => gate.stands);
+  const gated = model.gates.some((gate) => gate.significant);
   fill($("legend"), Object.entries(MEANING).map(([kind, text]) =>
     el("li", {}, el("span", { class: "swatch " + kind }), el("b", {}, `${FOUND[kind]}: `), text, el("span", { class: "muted" }, ` (${SPLIT[kind]} by the split)`))),
     gated ? el("li", { class: "beads" }, el("span", { class: "bead is-and" }), el("span", { class: "bead is-or" }), el("span", { class: "bead is-adder" }), el("span", { class: "bead is-other" }),
@@ -58,7 +58,7 @@ function truthTable(table) {
   return el("table", { class: "truth" },
     el("caption", {}, `${verdict} (both are worth ${number(beyond, 2)} more than the sum, ${number(low, 2)} to ${number(high, 2)}), `
       + `all else that it reads ${table.rest}`),
-    el("thead", {}, el("tr", {}, el("th", {}, "clean"), el("th", { colSpan: 2 }, "share of the margin"))),
+    el("thead", {}, el("tr", {}, el("th", {}, "clean"), el("th", { colSpan: 2 }, "normalised effect"))),
     el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, number(value, 2)),
       el("td", { class: "cell" }, el("div", { class: "fill", width: 100 * Math.abs(value) / most + "%" }))))));
 }
@@ -79,7 +79,7 @@ function describe(target, state) {
   const node = model.nodes[target.node], { into, out } = edgesOf(target.node), gate = model.gatesOf[node.id][0];
   const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3), worth = data.nodes && data.nodes.worth[node.name];
   return [el("b", {}, node.name), el("span", { class: "muted" }, " " + where(node)),
-    worth !== undefined && worth !== null ? el("p", {}, `carries ${percent(worth)} of the margin`) : null,
+    worth !== undefined && worth !== null ? el("p", {}, `carries ${percent(worth)} of the logit difference`) : null,
     el("p", { class: "muted" }, `in ${into.length} (${countText(into)}), out ${out.length} (${countText(out)})`),
     strongestInto.length ? el("table", {}, el("tbody", {}, strongestInto.map((edge) => row("td", [edge.from.name + (edge.port.suffix ? ` → ${edge.port.suffix}` : ""),
       foundName(edge.by), percent(edge.strength)])))) : null,
@@ -172,11 +172,11 @@ function showExamples() {
   fill($("examples"), data.examples.map((example) => el("article", { class: "example" },
     el("p", { class: "prompt" }, marked(example.clean, example.corrupted)),
     el("p", { class: "prompt other" }, "Corrupted: ", marked(example.corrupted, example.clean)),
-    el("p", { class: "answers" }, `right ${list(example.right)}, wrong ${list(example.wrong)}`),
-    el("table", {}, el("colgroup", {}, el("col"), el("col"), el("col"), el("col")), el("thead", {}, row("th", ["", "P(right)", "P(wrong)", "says"])),
+    el("p", { class: "answers" }, `correct ${list(example.correct)}, incorrect ${list(example.incorrect)}`),
+    el("table", {}, el("colgroup", {}, el("col"), el("col"), el("col"), el("col")), el("thead", {}, row("th", ["", "P(correct)", "P(incorrect)", "says"])),
       el("tbody", {}, Object.entries(names).filter(([key]) => example.answers[key]).map(([key, text]) => {
         const answer = example.answers[key], top = answer.top[0];
-        return el("tr", {}, el("td", {}, text), el("td", {}, bar(answer.right, "right")), el("td", {}, bar(answer.wrong, "wrong")),
+        return el("tr", {}, el("td", {}, text), el("td", {}, bar(answer.correct, "correct")), el("td", {}, bar(answer.incorrect, "incorrect")),
           el("td", { title: answer.top.map(([token, p]) => `${shown(token)} ${percent(p)}`).join(", ") }, top ? shown(top[0]) : ""));
       }))))));
   $("prompts").hidden = data.examples.length === 0;

@@ -1,4 +1,4 @@
-"""`gatewise interaction`: how groups of edges into one node act together."""
+"""`gatewise test-gate`: how groups of edges into one node act together."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from gatewise.gates.testing.candidates import Rest
-    from gatewise.gates.testing.gate_test import Interaction
-    from gatewise.gates.testing.search import Interactions
+    from gatewise.gates.testing.gate_test import GateTest
+    from gatewise.gates.testing.search import GateTests
     from gatewise.statistics import Interval
 
 
 @options_apart
-def interaction_command(
+def test_gate_command(
     machine: Machine,
     model: ModelArgument,
     receiver: Annotated[str, typer.Argument(help="A node that reads: a head (a23.h3), an MLP (m18) or logits.")],
@@ -40,7 +40,7 @@ def interaction_command(
             "--group", "-g", help="NAME=EDGE,EDGE,... or NAME=PORT, once for each group [each port of a head]."
         ),
     ] = None,
-    rest: Annotated[str, typer.Option(help="What the node's other edges carry: corrupted or clean; or player.")] = (
+    rest: Annotated[str, typer.Option(help="What the node's other edges carry: corrupted or clean; or group.")] = (
         "corrupted"
     ),
     task: TaskOption = "ioi",
@@ -51,26 +51,27 @@ def interaction_command(
     """Test how groups of edges into one node act together: AND, OR, ADDER or something else.
 
     All sets of groups are made clean at the node, the others corrupted; what the node then puts out is valued along the
-    gradient of the margin, and the strongest interaction is repeated on the margin of the whole model.
+    gradient of the logit difference, and the strongest interaction is repeated on the logit difference of the whole
+    model.
 
     Examples:
 
     ```
-    gatewise interaction tiny a1.h0 --examples 16
-    gatewise interaction tiny a1.h0 -g "edge=m0->a1.h0<k>" --rest player
+    gatewise test-gate tiny a1.h0 --examples 16
+    gatewise test-gate tiny a1.h0 -g "edge=m0->a1.h0<k>" --rest group
     ```
     """
-    from gatewise.gates.testing.gate_test import interaction
+    from gatewise.gates.testing.gate_test import test_gate
 
     groups = dict(map(_parse, group)) if group else {kind: f"<{kind}>" for kind in "qkv"}
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    found = interaction(loaded, made.train, receiver, groups, rest=cast("Rest", rest), memory=machine.memory)
+    found = test_gate(loaded, made.train, receiver, groups, rest=cast("Rest", rest), memory=machine.memory)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
     console = Console()
     console.print(_table(found))
-    console.print(_players(found))
+    console.print(_all_groups(found))
     console.print(verdict(found), highlight=False, markup=False)
 
 
@@ -81,36 +82,36 @@ def _parse(text: str) -> tuple[str, list[str]]:
     return name, members.split(",")
 
 
-def _table(found: Interaction) -> FoldingTable:
+def _table(found: GateTest) -> FoldingTable:
     table = FoldingTable("clean", "worth", "95 %", "beyond its subsets", "95 %", box=box.SIMPLE_HEAD)
     for names, worth in found.intervals["values"].items():
-        more = found.intervals["dividends"][names]
+        more = found.intervals["harsanyi_interactions"][names]
         table.add_row(" ".join(sorted(names)), _value(worth), _range(worth), _value(more), _range(more))
     return table
 
 
-def _players(found: Interaction) -> FoldingTable:
+def _all_groups(found: GateTest) -> FoldingTable:
     table = FoldingTable("group", "edges", "n", "d", "gate index", "95 %", "acts as", box=box.SIMPLE_HEAD)
-    for name in found.players:
+    for name in found.all_groups:
         edges = str(len(found.groups[name])) if name in found.groups else "all others"
         n, d, gamma = (found.intervals[key][name] for key in ("ns", "dn", "gamma"))
         table.add_row(name, edges, _value(n), _value(d), _value(gamma), _range(gamma), found.group_labels[name])
     return table
 
 
-def verdict(found: Interaction) -> str:
+def verdict(found: GateTest) -> str:
     """The label in a sentence, and whether the whole model says the same."""
     names, size = found.interaction
     said = f"{found.receiver} is {found.label} of {', '.join(found.members)}; {' x '.join(sorted(names))} "
     said += f"{_value(size)} ({_range(size)})"
     if found.confirmed is not None:
-        sides = [f"{side} {_value(one)} ({_range(one)})" for side, one in found.confirmed.on_margin.items()]
-        said += f"; on the margin, with the rest of the model {', '.join(sides)}: "
+        sides = [f"{side} {_value(one)} ({_range(one)})" for side, one in found.confirmed.on_logit_diff.items()]
+        said += f"; on the logit difference, with the rest of the model {', '.join(sides)}: "
         said += "confirmed" if found.confirmed else "not confirmed"
     return said + "."
 
 
-def found_table(found: Interactions, most: int = 20) -> FoldingTable:
+def found_table(found: GateTests, most: int = 20) -> FoldingTable:
     """Tested gates that stand, one row each."""
     columns = ("receiver", "gate", "groups (edges)", "strongest interaction", "95 %", "gate index", "confirmed")
     table = FoldingTable(*columns, box=box.SIMPLE_HEAD)
@@ -118,9 +119,9 @@ def found_table(found: Interactions, most: int = 20) -> FoldingTable:
         names, size = one.interaction
         groups = ", ".join(f"{name} ({len(edges)})" for name, edges in one.groups.items())
         indices = ", ".join(f"{name} {value:+.2f} {one.group_labels[name]}" for name, value in one.gamma.items())
-        stands = "" if one.confirmed is None else "yes" if one.confirmed else "no"
+        significant = "" if one.confirmed is None else "yes" if one.confirmed else "no"
         strongest = f"{' x '.join(sorted(names))} {_value(size)}"
-        table.add_row(one.receiver, one.label, groups, strongest, _range(size), indices, stands)
+        table.add_row(one.receiver, one.label, groups, strongest, _range(size), indices, significant)
     return table
 
 

@@ -1,10 +1,10 @@
 """Who stands in for whom: nodes and edges that matter only once another node is switched.
 
 A node is switched by removing all its edges, a gate by removing all edges into a port but one. Scores of all edges
-are then the gradient of the margin in that run. One that *appears* belongs to a stand-in: an OR whose members have
-different receivers; one that falls only hangs on what was switched (series). Neither noising nor denoising of the
-whole model sees a gate behind one of the other type, (A1 and A2) or A3; with A3 switched, noising does. So circuits
-are completed by what appears when parts of them go.
+are then the gradient of the logit difference in that run. One that *appears* belongs to a backup: an OR whose members
+have different receivers; one that falls only hangs on what was switched (series). Neither noising nor denoising of the
+whole model sees a gate behind one of the other type, (A1 and A2) or A3; with A3 switched, noising does. So circuits are
+completed by what appears when parts of them go.
 
 Backups are judged by exact removal of both nodes, and again with the scale of the final norm held at that of the full
 run: removing anything rescales the rest there, which alone looks like self-repair.
@@ -43,24 +43,25 @@ _ROUNDS = 3  # of completion: what was added may itself hide something
 
 @dataclass(frozen=True)
 class Backup:
-    """A node that may stand in for another. Shares of the margin; positive interplay: both lose more than the sum."""
+    """A node that may stand in for another. Shares of the logit difference; positive interplay: both lose more than the
+    sum."""
 
     node: str
     stand_in: str
-    appears: float  # growth of the stand-in's estimated worth once the node is gone
+    appears: float  # growth of the backup's estimated worth once the node is gone
     alone: float  # exact: what removing the node takes
-    other: float  # what removing the stand-in takes
+    other: float  # what removing the backup takes
     both: float
     interplay: Interval  # both - alone - other
     frozen: Interval  # the same with the final norm's scale held
 
     @property
-    def stands(self) -> bool:
+    def significant(self) -> bool:
         """Whether it is one with and without the final norm's own repair."""
         return self.interplay.low > 0 and self.frozen.low > 0
 
 
-def backups(
+def find_backups(
     model: Model | Setting,
     pairs: Pairs | None,
     nodes: Sequence[str],
@@ -83,7 +84,7 @@ def backups(
     return _judged(setting, found) if found else []
 
 
-def complete(
+def add_backups(
     model: Model | Setting,
     pairs: Pairs | None,
     circuit: Circuit,
@@ -96,15 +97,15 @@ def complete(
     """The circuit with the edges whose score appears when nodes and gates of it are switched, in either direction.
 
     nodes: those that are switched, with the ports they have in the circuit; without them, all of the circuit. share: of
-    the margin between the runs that a score has to have; most: edges to add at most, the strongest first. Costs two
-    gradients of the whole model for each node and each edge that is switched.
+    the logit difference between the runs that a score has to have; most: edges to add at most, the strongest first.
+    Costs two gradients of the whole model for each node and each edge that is switched.
     """
     setting = Setting.of(model, pairs, memory=memory)
     setting.check_circuits([circuit])
     setting.check_direction("dn")
     graph = setting.graph
     if not 0 < share < 1:
-        raise GatewiseError(f"share is a share of the margin between 0 and 1, got {share}.")
+        raise GatewiseError(f"share is a normalised effect between 0 and 1, got {share}.")
     chosen = None if nodes is None else {graph.senders[_sender(graph, node)] for node in nodes}
     mask, strength = circuit.mask.clone(), torch.zeros(graph.n_edges, dtype=torch.float64)
     done: set[_Switch] = set()
@@ -145,7 +146,7 @@ def _switched(model: Model, switch: _Switch) -> Tensor:
 
 
 def _appearing(setting: Setting, switches: Sequence[_Switch]) -> Tensor:
-    """The largest |score| of every edge over switches and directions, as a share of the margin. [edge]"""
+    """The largest |score| of every edge over switches and directions, as a normalised effect. [edge]"""
     model = setting.model
     sums = torch.zeros(len(_DIRECTIONS), len(switches), model.graph.n_edges, dtype=torch.float64)
     total = 0.0
@@ -172,7 +173,7 @@ def _node_scores(setting: Setting, switched: Sequence[int | None]) -> Tensor:
 
 
 def _judged(setting: Setting, found: Sequence[tuple[int, int, float]]) -> list[Backup]:
-    """Exact margins without the node, without its stand-in, without both."""
+    """Exact logit differences without the node, without its backup, without both."""
     model, graph = setting.model, setting.graph
     sets = sorted({(node,) for one in found for node in one[:2]} | {tuple(sorted(one[:2])) for one in found})
     lost: list[Tensor] = []  # of each batch: [final norm free or frozen, set, example]
@@ -181,8 +182,8 @@ def _judged(setting: Setting, found: Sequence[tuple[int, int, float]]) -> list[B
         engine = bench.engines[0]
         whole = engine.residual(_without(model, []))
         gone = torch.stack([engine.residual(_without(model, nodes)) for nodes in sets])
-        margins = (bench.margin, residual_values(_frozen(model, whole), bench.pairs, setting.value))
-        lost.append(torch.stack([margin(whole) - margin(gone) for margin in margins]).cpu())
+        logit_diffs = (bench.logit_diff, residual_values(_frozen(model, whole), bench.pairs, setting.value))
+        lost.append(torch.stack([logit_diff(whole) - logit_diff(gone) for logit_diff in logit_diffs]).cpu())
         differences.append(bench.difference)
     losses, total = torch.cat(lost, dim=-1), torch.cat(differences)
     place = {nodes: i for i, nodes in enumerate(sets)}
@@ -200,11 +201,12 @@ def _judged(setting: Setting, found: Sequence[tuple[int, int, float]]) -> list[B
 
 @dataclass(frozen=True, eq=False)
 class _Bench:
-    """One batch: engines of both directions, its margin, and the margin's difference between the runs."""
+    """One batch: engines of both directions, its logit difference, and the logit difference's difference between the
+    runs."""
 
     pairs: Pairs
     engines: tuple[DenseEngine, ...]
-    margin: Callable[[Tensor], Tensor]
+    logit_diff: Callable[[Tensor], Tensor]
     difference: Tensor  # [example]
 
     def scores(self, direction: int, mask: Tensor) -> Tensor:
@@ -212,7 +214,7 @@ class _Bench:
 
         Slopes are taken a small step on the way to the other run: a gate that another one held is left at its kink.
         """
-        gradient = self.engines[direction].mask_gradient((1 - _STEP) * mask, lambda last: self.margin(last).sum())
+        gradient = self.engines[direction].mask_gradient((1 - _STEP) * mask, lambda last: self.logit_diff(last).sum())
         return (gradient.cpu() * mask.cpu()).double()
 
 
