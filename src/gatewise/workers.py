@@ -68,14 +68,6 @@ class Team:
             yield ended.task, ended.value
 
 
-def team_of(workers: int | None, ray: str | None) -> Team | None:
-    """The team that was asked for; None if the work is to be done here, on the threads that torch has."""
-    if workers is None and ray is None:
-        return None
-    check_workers(1 if workers is None else workers, ray)
-    return Team(workers or 1, ray)
-
-
 def check_workers(workers: int, ray: str | None) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise GatewiseError(f"workers is a number of processes, at least 1; got {workers!r}.")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute, current_compute, parse_bytes
 from gatewise.engine.metrics import LOGIT_DIFF, Metric, MetricFunction, metric_of
 from gatewise.engine.runs.activations import (
     Ablation,
@@ -32,12 +33,11 @@ from gatewise.engine.runs.activations import (
     plain_run,
     prefix_of,
 )
-from gatewise.engine.runs.batches import batches, parse_bytes
+from gatewise.engine.runs.batches import batches
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
-from gatewise.workers import Team, team_of
 
 Memory: TypeAlias = "int | str | None"
 AnyMetric: TypeAlias = "str | Metric | MetricFunction | None"
@@ -84,30 +84,46 @@ class Setting:
 
     @classmethod
     def of(
-        cls, model: Model | Setting, pairs: Pairs | Task | None = None, half: Half | None = None, **choices: Any
+        cls,
+        model: Model,
+        data: Data,
+        half: Half | None = None,
+        *,
+        ablation: Ablation | None = None,
+        metric: AnyMetric = None,
+        seed: int = 0,
+        compute: Compute | None = None,
     ) -> Setting:
-        """The setting itself if one is given, or a new one. choices: arguments of `Setting`; None: not chosen.
+        """Return the setting that was given as data, or make one of pairs or of one half of a task.
 
-        half: which pairs of a task are meant, where a task may be given in place of pairs.
+        Args:
+            model: The model that every public call begins with.
+            data: Pairs, a task, or a setting of this model.
+            half: Which pairs of a task are meant; None where a task is ambiguous.
+            ablation: What removed edges carry; None for patching. Not beside a setting, which has its own.
+            metric: What is measured; None for what each method takes by itself. Not beside a setting.
+            seed: Of noise ablation.
+            compute: The memory budget; a setting has its own.
+
+        Returns:
+            A setting, with its pairs checked against the model.
         """
-        chosen = {name: value for name, value in choices.items() if value is not None}
-        if isinstance(pairs, Task):
+        if isinstance(data, Setting):
+            if data.model is not model:
+                raise GatewiseError(f"the setting is of {data.model.name}, not of the {model.name} that was given.")
+            for name, value in (("ablation", ablation), ("metric", metric)):
+                if value is not None:
+                    raise GatewiseError(
+                        f"a Setting was given and {name}= beside it, which the setting already has. Leave it out, or "
+                        f"make another Setting."
+                    )
+            return data
+        if isinstance(data, Task):
             if half is None:
-                raise GatewiseError(
-                    f"pairs are needed, and a task was given: {pairs!r}. Pass its pairs, task.train or task.test."
-                )
-            pairs = pairs.train if half == "train" else pairs.test
-        if not isinstance(model, Setting):
-            if pairs is None:
-                raise GatewiseError("pairs are missing: give a model and pairs, or a Setting in place of both.")
-            return cls(model, pairs, **chosen)
-        repeated = [name for name, value in {"pairs": pairs, **chosen}.items() if value is not None and name != "seed"]
-        if repeated:
-            raise GatewiseError(
-                f"a Setting was given and {repeated[0]}= beside it, which the setting already has. Leave it out, or "
-                f"make another Setting."
-            )
-        return model
+                raise GatewiseError(f"which pairs of {data!r}? Pass its task.train or task.test.")
+            data = data.train if half == "train" else data.test
+        memory = current_compute(compute).memory_bytes
+        return cls(model, data, ablation=ablation or "patching", metric=metric, seed=seed, memory=memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For workers: what it is about, without the runs."""
@@ -216,12 +232,4 @@ class Setting:
         return f"<Setting: {self.model.name} on {len(self)} pairs of {self.pairs.name}, {self.ablation}{metric}>"
 
 
-def team_for(model: Model, workers: int | None, ray: str | None) -> Team | None:
-    """The team that was asked for; None: the work is done in this process. Workers have no other device than a CPU."""
-    team = team_of(workers, ray)
-    if team is not None and model.device.type != "cpu":
-        raise GatewiseError(
-            f"workers compute on the CPU, and {model.name} is on {model.device}; leave out workers and ray, or load it "
-            f"with device='cpu'."
-        )
-    return team
+Data: TypeAlias = Pairs | Task | Setting  # what every public call takes after the model

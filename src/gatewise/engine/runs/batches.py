@@ -5,30 +5,18 @@ The split depends on the budget and on the sizes alone, never on what happens to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import psutil
 import torch
 
+from gatewise.compute import parse_bytes
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
-DEFAULT_BUDGET = 4 << 30  # bytes of activations at a time
 MOST_WITH_GRADIENT = 32  # examples at a time: more are no faster, and memory does not grow with their number
 _MOST_ON_A_GPU = 256  # which idles with less
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def parse_bytes(budget: int | str | None) -> int:
-    """Bytes from a number or from text such as '8GB'."""
-    if budget is None:
-        return DEFAULT_BUDGET
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(budget).lower())
-    if match is None or float(match[1]) <= 0:
-        raise GatewiseError(f"memory is a positive number of bytes or text such as '8GB', got {budget!r}.")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def window_of(pairs: Pairs) -> int:

@@ -1,0 +1,89 @@
+"""`Compute`: where work is done and where results are kept. It never decides what is computed.
+
+Every call that works takes one as `compute=`. As a context it is what all calls within take by default:
+
+    with gw.Compute(workers=4, store="runs"):
+        gates = gw.find_gates(model, task, edges=500)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+
+from gatewise.errors import GatewiseError
+from gatewise.store import Store
+from gatewise.workers import Team, check_workers
+
+DEFAULT_MEMORY = 4 << 30  # bytes of activations at a time
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_ENTERED: ContextVar[tuple[Compute, ...]] = ContextVar("entered", default=())
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Memory, processes and the store of one call, or of all calls within a `with` block.
+
+    Args:
+        memory: Bytes of activations at a time, or text such as "8GB"; by default 4 GB.
+        workers: Number of processes of this machine that share the work, one thread each. By default the work is done
+            in this process, on torch's threads. The result is the same for any number of workers.
+        ray: Address of a Ray cluster that shares the work, in place of `workers`; "auto" for this machine's.
+        store: Folder or URL that keeps results. What was computed before with the same weights, pairs and settings is
+            read there, and an interrupted search resumes from its last checkpoint.
+    """
+
+    memory: int | str | None = None
+    workers: int | None = None
+    ray: str | None = None
+    store: Store | str | os.PathLike[str] | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory budget in bytes."""
+        return parse_bytes(self.memory)
+
+    def open_store(self) -> Store | None:
+        """The store, opened; None if results are not kept."""
+        return self.store if isinstance(self.store, Store) or self.store is None else Store(self.store)
+
+    def team(self, device: torch.device) -> Team | None:
+        """The workers that share the work on this device; None if the work is done in this process."""
+        if self.workers is None and self.ray is None:
+            return None
+        check_workers(1 if self.workers is None else self.workers, self.ray)
+        if device.type != "cpu":
+            raise GatewiseError(
+                f"workers compute on the CPU, and the model is on {device}; leave out workers and ray, or load it with "
+                f"device='cpu'."
+            )
+        return Team(self.workers or 1, self.ray)
+
+    def __enter__(self) -> Compute:
+        _ENTERED.set((*_ENTERED.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ENTERED.set(_ENTERED.get()[:-1])
+
+
+def current_compute(given: Compute | None = None) -> Compute:
+    """What a call computes on: what it was given, or the innermost `with` block's, or the defaults."""
+    if given is not None:
+        return given
+    entered = _ENTERED.get()
+    return entered[-1] if entered else Compute()
+
+
+def parse_bytes(memory: int | str | None) -> int:
+    """Bytes from a number or from text such as "8GB"."""
+    if memory is None:
+        return DEFAULT_MEMORY
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(memory).lower())
+    if match is None or float(match[1]) <= 0:
+        raise GatewiseError(f"memory is a positive number of bytes or text such as '8GB', got {memory!r}.")
+    return int(float(match[1]) * _UNITS[match[2]])
