@@ -28,7 +28,7 @@ def measure(way: str, model_name: str, examples: int) -> dict[str, Any]:
 
     import torch
 
-    from gatewise import load_model, score_edges, task
+    from gatewise import Compute, load_model, score_edges, task
 
     asked = dict(WAYS[way])
     torch.set_num_threads(asked.pop("threads", 1))
@@ -36,7 +36,7 @@ def measure(way: str, model_name: str, examples: int) -> dict[str, Any]:
     pairs = task("ioi", model, examples=examples, test_examples=1).train
     score_edges(model, pairs[:2])
     begun = time.perf_counter()
-    found = score_edges(model, pairs, **asked)
+    found = score_edges(model, pairs, compute=Compute(**asked))
     seconds = time.perf_counter() - begun
     return {"seconds": seconds, "scores": hashlib.sha256(found.values.numpy().tobytes()).hexdigest()[:16]}
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.gates.reconciliation.trials import other_removals, try_removals
 from gatewise.store import Store
 
@@ -62,7 +63,7 @@ def found_gates(model: gw.Model, task: gw.Task, by: str, options: argparse.Names
         return gw.Gates.load(path)
     store = Store(str(options.folder / "store"))
     search, test = task.train[: options.examples], task.train[options.examples :]
-    gates = gw.find_gates(model, search, "eap", edges=options.edges, joint=False, store=store)
+    gates = gw.find_gates(model, search, "eap", edges=options.edges, joint=False, compute=Compute(store=store))
     if by == "tested":
         gates = gates.with_tested(
             gw.test_gates(model, search, test=test, of=gates.sound, most=options.most, confirm=False)

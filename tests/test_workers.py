@@ -19,6 +19,7 @@ from processes import working_processes
 from small_models import half, random_pairs, small_model
 
 from gatewise import Metric, discover, evaluate, load_model, score_edges, task
+from gatewise.compute import Compute
 from gatewise.engine.runs.batches import batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
@@ -41,9 +42,14 @@ def model() -> Model:
 
 def test_evaluations_by_two_processes(model: Model) -> None:
     circuits = [model.graph.random_circuit(20), model.graph.random_circuit(40)]
-    asked: dict[str, Any] = {"metric": "logit_diff", "memory": MEMORY, "seed": 3}
-    assert evaluate(model, PAIRS, circuits, **asked) == evaluate(model, PAIRS, circuits, **asked, workers=2)
-    assert evaluate(model, PAIRS, circuits[0]) == evaluate(model, PAIRS, circuits[0], workers=1)  # cut by circuits
+    asked: dict[str, Any] = {"metric": "logit_diff", "seed": 3}
+    one, two = (
+        evaluate(model, PAIRS, circuits, compute=Compute(memory=MEMORY, workers=workers), **asked)
+        for workers in (None, 2)
+    )
+    assert one == two
+    alone = evaluate(model, PAIRS, circuits[0], compute=Compute(workers=1))  # cut by circuits
+    assert evaluate(model, PAIRS, circuits[0]) == alone
 
 
 @pytest.mark.parametrize(
@@ -54,11 +60,13 @@ def test_evaluations_by_two_processes(model: Model) -> None:
 def test_directions_side_by_side(model: Model, tmp_path: Path, method: str, more: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": [25, 50], **more}
     one = discover(model, PAIRS[:4], method, **asked)
-    two = discover(model, PAIRS[:4], method, **asked, workers=2, store=tmp_path)
+    two = discover(model, PAIRS[:4], method, compute=Compute(workers=2, store=tmp_path), **asked)
     for direction, circuits in one.items():
         assert circuits == two[direction]
         assert all(torch.equal(a.scores, b.scores) for a, b in zip(circuits, two[direction], strict=True))
-    again = discover(model, PAIRS[:4], method, **asked, store=tmp_path)  # what workers found is what one thread finds
+    again = discover(
+        model, PAIRS[:4], method, compute=Compute(store=tmp_path), **asked
+    )  # what workers found is what one thread finds
     assert {d: [c.provenance for c in some] for d, some in again.items()} == {
         d: [c.provenance for c in some] for d, some in two.items()
     }
@@ -71,7 +79,7 @@ def test_any_order_of_blocks(model: Model) -> None:
     sums = {block: eap_block(problem, EapConfig(), block) for block in reversed(blocks_of(problem))}
     assert len(sums) >= 4
     found = eap_findings(problem, EapConfig(), sums)["ns"][0].scores
-    assert torch.equal(found, score_edges(model, PAIRS, memory=MEMORY).values)
+    assert torch.equal(found, score_edges(model, PAIRS, compute=Compute(memory=MEMORY)).values)
 
 
 def test_blocks_are_fixed() -> None:
@@ -93,7 +101,7 @@ def test_eap_by_two_processes_with_own_metric_and_adapter(monkeypatch: pytest.Mo
     asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": [25, 50], "memory": MEMORY, "combine": "max"}
     asked["metric"] = Metric("half", half)
     one = discover(model, PAIRS, "eap", **asked)
-    two = discover(model, PAIRS, "eap", **asked, workers=2)
+    two = discover(model, PAIRS, "eap", compute=Compute(workers=2), **asked)
     for direction, circuits in one.items():
         assert circuits == two[direction]
         for mine, other in zip(circuits, two[direction], strict=True):
@@ -109,7 +117,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
         "print('started')\n"
         "model = gw.load_model('tiny')\n"
         "pairs = gw.task('ioi', model, examples=4).train\n"
-        "one, two = (gw.score_edges(model, pairs, 'eap-ig', memory='2MB', workers=n).values for n in (1, 2))\n"
+        "one, two = (gw.score_edges(model, pairs, 'eap-ig', compute=gw.Compute(memory='2MB', workers=n)).values for n in (1, 2))\n"
         "print(one.equal(two))\n"
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -118,14 +126,26 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
 
 def test_what_workers_cannot_do(model: Model) -> None:
     with pytest.raises(GatewiseError, match="workers is a number of processes, at least 1; got 0"):
-        score_edges(model, PAIRS, workers=0)
+        score_edges(model, PAIRS, compute=Compute(workers=0))
     with pytest.raises(GatewiseError, match="not both"):
-        score_edges(model, PAIRS, workers=2, ray="auto")
+        score_edges(model, PAIRS, compute=Compute(workers=2, ray="auto"))
     with pytest.raises(GatewiseError, match="cannot be sent to workers"):
-        score_edges(model, PAIRS, memory=MEMORY, workers=2, metric=lambda logits, pairs: pairs.logit_diff(logits))
+        score_edges(
+            model,
+            PAIRS,
+            metric=lambda logits, pairs: pairs.logit_diff(logits),
+            compute=Compute(memory=MEMORY, workers=2),
+        )
     synthetic = load_model("synthetic:and")
     with pytest.raises(GatewiseError, match="synthetic:and is made in code and cannot be sent to workers"):
-        discover(synthetic, Pairs.from_tokens([[1]], [[0]], [0], [1]), "acdc", ("ns", "dn"), threshold=0.1, workers=2)
+        discover(
+            synthetic,
+            Pairs.from_tokens([[1]], [[0]], [0], [1]),
+            "acdc",
+            ("ns", "dn"),
+            threshold=0.1,
+            compute=Compute(workers=2),
+        )
 
 
 @contextmanager
@@ -157,7 +177,7 @@ def test_one_of_two_processes_dies() -> None:
     pairs = task("ioi", model, examples=400, test_examples=1).train
     one = discover(model, pairs, edges=50)
     with killer() as killed:
-        two = discover(model, pairs, edges=50, workers=2)
+        two = discover(model, pairs, edges=50, compute=Compute(workers=2))
     assert len(killed) == 1
     assert two == one
     assert torch.equal(two.scores, one.scores)

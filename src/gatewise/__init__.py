@@ -11,6 +11,7 @@ from gatewise._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from gatewise.circuits import Circuit as Circuit, Graph as Graph
+    from gatewise.compute import Compute as Compute
     from gatewise.engine import run_circuit as run_circuit, run_circuits as run_circuits
     from gatewise.engine.patching.exact_effects import ExactEffects as ExactEffects, exact_effects as exact_effects
     from gatewise.engine.metrics import Metric as Metric
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _NAMES = {  # of the package, by where they are defined
     "circuits": "Circuit Graph",
+    "compute": "Compute",
     "engine": "run_circuit run_circuits",
     "engine.patching.exact_effects": "ExactEffects exact_effects",
     "engine.metrics": "Metric",

@@ -53,7 +53,7 @@ def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
     middle = len(pairs) // 2
     search, test = Setting.of(lab.model, pairs[:middle]), Setting.of(lab.model, pairs[middle:])
     asked: dict[frozenset[tuple[str, ...]], tuple[str, dict[str, tuple[str, ...]]]] = {}
-    for one in test_gates(search, None, test=test.pairs, confirm=False, seed=key.seed):
+    for one in test_gates(lab.model, search, test=test.pairs, confirm=False, seed=key.seed):
         groups = {name: one.groups[name] for name in strongest_pair(one)}
         asked.setdefault(frozenset(groups.values()), (one.receiver, groups))  # edges with equal partners may be ports
     found: list[list[Any]] = [

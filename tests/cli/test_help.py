@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from gatewise.circuits import Circuit, Graph
 from gatewise.cli import main as cli
+from gatewise.compute import Compute
 from gatewise.gates import label_gates
 from gatewise.methods import discover
 from gatewise.models import load_model
@@ -74,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "my.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (place / "found").mkdir()
     pairs = task("ioi", model, examples=2)
-    found = discover(model, pairs.train, edges=[50, 100], store=place / "runs/store")
+    found = discover(model, pairs.train, edges=[50, 100], compute=Compute(store=place / "runs/store"))
     for circuit in found:
         circuit.save(place / f"found/eap-ns-{len(circuit)}.json")
     gates = label_gates(found[0], discover(model, pairs.train, direction="dn", edges=50))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
+from gatewise.compute import Compute
 from gatewise.engine import last_logits, run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import Evaluations, evaluate
@@ -58,7 +59,7 @@ def test_random_baseline_is_the_mean_over_random_circuits_of_the_size() -> None:
 def test_batches_change_nothing() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(7, 5, 6, 7))
     circuit = model.graph.random_circuit(60)
-    whole, split = (evaluate(model, pairs, circuit, memory=memory) for memory in (None, 200_000))
+    whole, split = (evaluate(model, pairs, circuit, compute=Compute(memory=memory)) for memory in (None, 200_000))
     assert whole.faithfulness.mean == pytest.approx(split.faithfulness.mean, abs=1e-12)
     assert whole.completeness.error == pytest.approx(split.completeness.error, abs=1e-12)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import gatewise as gw
+from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_agreement, labels_by_test, test_edge_pairs
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
@@ -27,7 +28,14 @@ def test_it_is_the_two_searches_and_the_split() -> None:
 def test_sizes_and_options(tmp_path: Path) -> None:
     synthetic = random_synthetic(1)
     gates = gw.find_gates(
-        synthetic.model, synthetic.pairs, edges=12, ratio=1.5, rule="repaired", by="node", joint=False, store=tmp_path
+        synthetic.model,
+        synthetic.pairs,
+        edges=12,
+        ratio=1.5,
+        rule="repaired",
+        by="node",
+        joint=False,
+        compute=Compute(store=tmp_path),
     )
     assert (len(gates.ns), len(gates.dn), gates.joint) == (12, 8, None)
     assert (gates.rule, gates.grouping) == ("repaired", "node")

@@ -13,6 +13,7 @@ from small_models import random_pairs, small_model
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import select_edges
+from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
 from gatewise.gates import Gates, label_gates, labels_by_test, test_edge_pairs
@@ -150,6 +151,8 @@ def test_swapping_the_pairs_swaps_and_and_or(architecture: str, edges: int) -> N
 def test_labels_do_not_depend_on_batch_size() -> None:
     model, pairs = small_model("llama", dtype=torch.float64), random_pairs(lengths=(6, 4, 6, 5))
     circuit = model.graph.random_circuit(80, seed=1)
-    whole, split = (test_edge_pairs(model, pairs, circuit, memory=memory) for memory in (None, 150_000))
+    whole, split = (
+        test_edge_pairs(model, pairs, circuit, compute=Compute(memory=memory)) for memory in (None, 150_000)
+    )
     assert labels_by_test(whole) == labels_by_test(split)
     assert [table.label for table in whole] == [table.label for table in split]

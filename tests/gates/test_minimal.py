@@ -7,6 +7,7 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
 from gatewise.gates import Gates, label_gates, labels_by_test, test_edge_pairs, test_gate
@@ -109,7 +110,7 @@ def test_by_node_a_gate_spans_the_ports() -> None:
 def test_the_measures_are_those_of_evaluate() -> None:
     model, pairs = small_model("llama", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     gates = label_gates(*(model.graph.random_circuit(60, seed=seed) for seed in (1, 2)))
-    for check in check_minimal(model, pairs, gates, memory=150_000):
+    for check in check_minimal(model, pairs, gates, compute=Compute(memory=150_000)):
         for circuit, quality in ((gates.sound, check.sound), (check.circuit, check.minimal)):
             expected = evaluate(model, pairs, circuit, random_circuits=0)
             assert quality.edges == len(circuit)

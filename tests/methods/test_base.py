@@ -14,6 +14,7 @@ from torch import Tensor
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
@@ -104,13 +105,13 @@ def test_evaluate_and_effects_measure_what_the_reference_does(ablation: Any) -> 
     circuit = model.graph.random_circuit(90, seed=2)
     setting = Setting(model, pairs, ablation=ablation, metric=OWN)
     logits = reference_logits(model, pairs, circuit, ablation=ablation)
-    evaluation = gw.evaluate(setting, circuits=circuit, random_circuits=0)
+    evaluation = gw.evaluate(setting.model, setting, circuit, random_circuits=0)
     assert float(evaluation.circuit.logit_diff) == pytest.approx(float(surprise(logits, pairs).mean()), abs=1e-9)
     full = reference_logits(model, pairs, model.graph.full(), ablation=ablation)
     kl = distance(full, logits, pairs, None)
     assert float(evaluation.faithfulness) == pytest.approx(kl, abs=1e-9)
     edges = circuit.edges[::15]
-    effects = gw.exact_effects(setting, edges=edges, circuit=circuit)
+    effects = gw.exact_effects(model, setting, edges, circuit=circuit)
     for place, edge in enumerate(edges):
         without = reference_logits(model, pairs, circuit - model.graph.circuit([edge]), ablation=ablation)
         change = float((surprise(without, pairs) - surprise(logits, pairs)).mean())
@@ -132,10 +133,10 @@ def test_what_has_no_meaning_is_refused() -> None:
         gw.discover(model, pairs, edges=5, metric=gw.Metric("flat", lambda logits, _: logits.sum()))
     with pytest.raises(GatewiseError, match="select='connected' goes with edges"):
         gw.discover(model, pairs, threshold=0.1, select="connected")
-    with pytest.raises(GatewiseError, match="a Setting was given and memory= beside it"):
-        gw.evaluate(Setting(model, pairs), circuits=model.graph.full(), memory="1GB")
-    with pytest.raises(GatewiseError, match="pairs are missing"):
-        gw.discover(model, edges=5)
+    with pytest.raises(GatewiseError, match="a Setting was given and ablation= beside it"):
+        gw.evaluate(model, Setting(model, pairs), model.graph.full(), ablation="zero")
+    with pytest.raises(GatewiseError, match="the setting is of"):
+        gw.discover(small_model("llama"), Setting(model, pairs), edges=5)
 
 
 @pytest.mark.parametrize("method", ["eap", "acdc", "edge-pruning"])
@@ -165,9 +166,9 @@ def test_edge_pruning_trains_two_masks_for_three_directions(monkeypatch: pytest.
 def test_directions_of_different_sizes_and_stores(tmp_path: Any) -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": {"ns": 10, "dn": 5, "ns+dn": [10, 3]}}
-    found = gw.discover(model, pairs, "edge-pruning", **asked, steps=8, store=tmp_path)
+    found = gw.discover(model, pairs, "edge-pruning", compute=Compute(store=tmp_path), **asked, steps=8)
     assert [len(found["ns"]), len(found["dn"]), *map(len, found["ns+dn"])] == [10, 5, 10, 3]
-    alone = gw.discover(model, pairs, "edge-pruning", "dn", edges=5, steps=8, store=tmp_path)
+    alone = gw.discover(model, pairs, "edge-pruning", "dn", edges=5, steps=8, compute=Compute(store=tmp_path))
     assert alone == found["dn"]
     assert alone.provenance["time"] == found["dn"].provenance["time"]  # it came from the store
     with pytest.raises(GatewiseError, match="edges has sizes for ns; the directions are ns, dn"):
@@ -178,10 +179,10 @@ def test_a_bare_function_as_metric_is_not_stored(tmp_path: Any) -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     for _ in range(2):
         with pytest.warns(GatewiseWarning, match="no version"):
-            gw.discover(model, pairs, edges=20, metric=surprise, store=tmp_path)
+            gw.discover(model, pairs, edges=20, metric=surprise, compute=Compute(store=tmp_path))
     assert not list(tmp_path.iterdir())
-    first = gw.discover(model, pairs, edges=20, metric=OWN, store=tmp_path)
-    again = gw.discover(model, pairs, edges=20, metric=OWN, store=tmp_path)
+    first = gw.discover(model, pairs, edges=20, metric=OWN, compute=Compute(store=tmp_path))
+    again = gw.discover(model, pairs, edges=20, metric=OWN, compute=Compute(store=tmp_path))
     assert first.provenance["time"] == again.provenance["time"]
     assert first.provenance["metric"] == {"name": "surprise", "version": "3"}
 
@@ -192,10 +193,10 @@ def test_a_setting_checks_and_runs_once(monkeypatch: pytest.MonkeyPatch) -> None
     setting, runs = Setting(small_model("gpt2"), random_pairs()), []
     both_runs = module.both_runs
     monkeypatch.setattr(module, "both_runs", lambda *given: (runs.append(1), both_runs(*given))[1])
-    circuit = gw.discover(setting, method="acdc", threshold=0.1)
-    gw.evaluate(setting, circuits=circuit)
-    gw.exact_effects(setting, circuit=circuit)
-    gw.run_circuit(setting, circuit=circuit)
+    circuit = gw.discover(setting.model, setting, "acdc", threshold=0.1)
+    gw.evaluate(setting.model, setting, circuit)
+    gw.exact_effects(setting.model, setting, circuit=circuit)
+    gw.run_circuit(setting.model, setting, circuit)
     assert len(runs) <= 1 + len(setting)  # once, and each example alone if ACDC had to decide canonically
 
 

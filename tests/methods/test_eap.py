@@ -9,6 +9,7 @@ import torch
 from small_models import ARCHITECTURES, random_pairs, small_model
 from torch import Tensor
 
+from gatewise.compute import Compute
 from gatewise.engine import last_logits
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.running import dense_mask
@@ -128,7 +129,7 @@ def test_scores_do_not_depend_on_batches(method: str, direction: str) -> None:
     whole = score_edges(model, pairs, method, direction)  # type: ignore[arg-type]
     for examples in (1, 2, 3):
         memory = examples * bytes_per_example(model, 8, gradient=True)
-        split = score_edges(model, pairs, method, direction, memory=memory)  # type: ignore[arg-type]
+        split = score_edges(model, pairs, method, direction, compute=Compute(memory=memory))  # type: ignore[arg-type]
         assert_close(split.values, whole.values, 1e-12)
     twice = Pairs.from_tokens(
         *(
@@ -281,7 +282,7 @@ def test_errors_say_the_way_out() -> None:
         with pytest.raises(GatewiseError, match="method='eap'"):
             score_edges(model, pairs, "eap-ig", direction)  # type: ignore[arg-type]
     with pytest.raises(GatewiseError, match="Raise it"):
-        score_edges(model, pairs, memory="1kB")
+        score_edges(model, pairs, compute=Compute(memory="1kB"))
     with torch.no_grad():  # token 3 occurs in the last pair only
         model.hf.transformer.wte.weight[3] = 1e30
     odd = Pairs.from_tokens([[1, 2], [1, 3]], [[2, 2], [2, 2]], correct=[4, 4], incorrect=[5, 5])

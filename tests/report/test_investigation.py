@@ -13,6 +13,7 @@ from small_models import random_pairs, small_model
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.gates.discovery import label_agreement
 from gatewise.gates.testing.pair_tables import labels_by_test
 from gatewise.report.data import TABLES_PER_PORT, report_data
@@ -201,7 +202,7 @@ def test_a_second_look_comes_out_of_the_store(monkeypatch: pytest.MonkeyPatch, t
     """Nothing is computed, and the report is the same; what was asked otherwise is computed."""
     model = gw.load_model("tiny")
     made = gw.task("ioi", model, examples=4, test_examples=8)
-    asked = {"edges": 32, "random_circuits": 1, "store": tmp_path}
+    asked = {"edges": 32, "random_circuits": 1, "compute": Compute(store=tmp_path)}
 
     def look(**changes: Any) -> dict[str, Any]:
         data = report_data(make_report(model, made, **{**asked, **changes}))
@@ -211,7 +212,7 @@ def test_a_second_look_comes_out_of_the_store(monkeypatch: pytest.MonkeyPatch, t
     for name in ("_tables", "_curves", "_calibration", "_interactions", "shown_examples", "shown_nodes"):
         monkeypatch.setattr(f"gatewise.report.investigation.{name}", None)
     assert look() == first
-    assert look(store=str(tmp_path)) == first
+    assert look(compute=Compute(store=str(tmp_path))) == first
     with pytest.raises(TypeError):
         look(random_circuits=2)
     with pytest.raises(TypeError):

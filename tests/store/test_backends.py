@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from gatewise.archive import pack
 from gatewise.cli.main import app
+from gatewise.compute import Compute
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store import SCHEMA, Store
 from gatewise.store.backends import Folder, Root
@@ -88,12 +89,15 @@ def test_found_again_from_another_machine_equal_to_a_folder_store(
 def test_a_search_is_the_same_as_in_a_folder_and_done_once(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, folder = found("acdc sizes", store=url), found("acdc sizes", store=tmp_path / "folder")
+    first, folder = (
+        found("acdc sizes", compute=Compute(store=url)),
+        found("acdc sizes", compute=Compute(store=tmp_path / "folder")),
+    )
     assert same_search(first, folder)
     another_machine(monkeypatch, tmp_path)
     seen: list[int] = []
     with stopped_after(0, seen):
-        again = found("acdc sizes", store=url)
+        again = found("acdc sizes", compute=Compute(store=url))
     assert same(again, first)
     assert seen == []
     assert sorted(entry.kind for entry in list_entries(Store(url))) == ["circuits"]  # no checkpoint is left
@@ -228,7 +232,7 @@ def test_a_search_goes_on_while_the_network_is_down(tmp_path: Path, monkeypatch:
     Store(url).check_writable()
     seen: list[int] = []
     with stopped_after(1, seen), pytest.raises(StoppedError):
-        found("edge-pruning threshold", store=url)
+        found("edge-pruning threshold", compute=Compute(store=url))
     network = Down(monkeypatch)
     monkeypatch.setattr(Root, "check_writable", lambda _: None)
     with (
@@ -236,13 +240,13 @@ def test_a_search_goes_on_while_the_network_is_down(tmp_path: Path, monkeypatch:
         pytest.warns(GatewiseWarning, match="network is down.*kept in"),
         pytest.raises(StoppedError),
     ):
-        found("edge-pruning threshold", store=url)
+        found("edge-pruning threshold", compute=Compute(store=url))
     network.down, seen = False, []
     with stopped_after(0, seen):
-        assert same_search(found("edge-pruning threshold", store=url), whole)
+        assert same_search(found("edge-pruning threshold", compute=Compute(store=url)), whole)
     everything: list[int] = []
     with stopped_after(0, everything):
-        found("edge-pruning threshold", store=tmp_path / "folder")
+        found("edge-pruning threshold", compute=Compute(store=tmp_path / "folder"))
     assert len(seen) == len(everything) - 2  # went on from the later state, which was not sent
     assert unsent(Store(url)) == []
 
@@ -253,14 +257,14 @@ def test_a_search_goes_on_while_the_network_is_down(tmp_path: Path, monkeypatch:
 def test_a_search_goes_on_elsewhere(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, seen = found("acdc sizes"), []
     with stopped_after(0, seen):
-        found("acdc sizes", store=tmp_path / "folder")
+        found("acdc sizes", compute=Compute(store=tmp_path / "folder"))
     saves, seen = len(seen), []
     with stopped_after(saves - 1, seen), pytest.raises(StoppedError):
-        found("acdc sizes", store=url)
+        found("acdc sizes", compute=Compute(store=url))
     another_machine(monkeypatch, tmp_path)
     seen = []
     with stopped_after(0, seen):
-        assert same_search(found("acdc sizes", store=url), whole)
+        assert same_search(found("acdc sizes", compute=Compute(store=url)), whole)
     assert len(seen) == 1
     assert [entry.kind for entry in list_entries(Store(url))] == ["circuits"]
 

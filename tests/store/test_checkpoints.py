@@ -12,6 +12,7 @@ import torch
 from interrupted_searches import SEARCHES, StoppedError, found, same, stopped_after
 
 from gatewise import files
+from gatewise.compute import Compute
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store import Store, checkpoints
 from gatewise.store.checkpoints import Checkpoint
@@ -88,19 +89,19 @@ def test_what_was_saved_survives_a_full_disk(
 def test_a_search_stopped_at_every_checkpoint_ends_the_same(tmp_path: Path, search: str) -> None:
     whole, seen = found(search), []
     with stopped_after(0, seen):
-        assert same(found(search, store=tmp_path / "whole"), whole)
+        assert same(found(search, compute=Compute(store=tmp_path / "whole")), whole)
     saves, seen = len(seen), []
     assert saves >= 2
     for at in {1, saves // 2, saves - 1, saves}:  # stopped once
         with stopped_after(at, seen), pytest.raises(StoppedError):
-            found(search, store=tmp_path / str(at))
-        assert same(found(search, store=tmp_path / str(at)), whole), f"stopped at checkpoint {at}"
+            found(search, compute=Compute(store=tmp_path / str(at)))
+        assert same(found(search, compute=Compute(store=tmp_path / str(at))), whole), f"stopped at checkpoint {at}"
     for _ in range(saves):  # stopped at each in turn, by the search that goes on from the one before
         with stopped_after(1, seen), pytest.raises(StoppedError):
-            found(search, store=tmp_path / "all")
+            found(search, compute=Compute(store=tmp_path / "all"))
     seen = []
     with stopped_after(0, seen):
-        assert same(found(search, store=tmp_path / "all"), whole)
+        assert same(found(search, compute=Compute(store=tmp_path / "all")), whole)
     assert seen == []  # nothing was left to do but to end
     assert {path.suffix for path in tmp_path.glob("*/*/*")} == {".safetensors"}, "all else is gone"
 
@@ -117,12 +118,12 @@ def test_a_full_disk_stops_a_search_and_loses_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(files, "_write", full)
     with pytest.raises(GatewiseError, match=r"checkpoint.*No space left"):
-        found("edge-pruning threshold", store=tmp_path)
+        found("edge-pruning threshold", compute=Compute(store=tmp_path))
     monkeypatch.undo()
     assert len(list(tmp_path.glob("*/*.checkpoint"))) == 1
     seen: list[int] = []
     with stopped_after(0, seen):
-        assert same(found("edge-pruning threshold", store=tmp_path), whole)
+        assert same(found("edge-pruning threshold", compute=Compute(store=tmp_path)), whole)
     assert len(seen) == 1  # of two: the first was not lost
 
 
@@ -135,12 +136,12 @@ def test_two_processes_may_do_the_same_search(tmp_path: Path) -> None:
         if children[-1] == 0:
             code = 1
             try:
-                code = 0 if same(found("edge-pruning threshold", store=tmp_path), whole) else 2
+                code = 0 if same(found("edge-pruning threshold", compute=Compute(store=tmp_path)), whole) else 2
             finally:
                 os._exit(code)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
     assert len(list(tmp_path.glob("*/*"))) == 1
-    assert same(found("edge-pruning threshold", store=tmp_path), whole)
+    assert same(found("edge-pruning threshold", compute=Compute(store=tmp_path)), whole)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and limits of processes")
@@ -148,7 +149,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     """The system itself refuses to write: files of this process may have 2,000 bytes."""
     import resource
 
-    found("edge-pruning threshold", store=tmp_path, seed=1)
+    found("edge-pruning threshold", seed=1, compute=Compute(store=tmp_path))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     child = os.fork()
     if child == 0:
@@ -156,7 +157,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         try:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
-            found("edge-pruning threshold", store=tmp_path)
+            found("edge-pruning threshold", compute=Compute(store=tmp_path))
         except GatewiseError as error:
             code = 7 if "checkpoint" in str(error) and "File too large" in str(error) else 2
         finally:
@@ -167,11 +168,11 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
-    first = found("edge-pruning threshold", store=tmp_path)
+    first = found("edge-pruning threshold", compute=Compute(store=tmp_path))
     for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
         folder.chmod(0o555)
-    assert same(found("edge-pruning threshold", store=tmp_path), first)
+    assert same(found("edge-pruning threshold", compute=Compute(store=tmp_path)), first)
     with pytest.raises(GatewiseError, match=r"cannot write to the store.*Permission denied.*untouched"):
-        found("edge-pruning threshold", store=tmp_path, seed=1)
+        found("edge-pruning threshold", seed=1, compute=Compute(store=tmp_path))
     for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
         folder.chmod(0o755)

@@ -20,6 +20,7 @@ from stored_circuits import KEY, same, some_circuits
 
 from gatewise import files as files_module
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
 from gatewise.engine.metrics import Metric
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import discover
@@ -353,11 +354,11 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
 
 def test_discover_finds_a_result_again(tmp_path: Path, searches: list[Problem]) -> None:
     model, pairs = synthetic_model("combined"), synthetic_pairs()
-    first = discover(model, pairs, "fake", edges=[2, 4], store=tmp_path)
-    again = discover(model, pairs, "fake", edges=[2, 4], store=Store(tmp_path))
+    first = discover(model, pairs, "fake", edges=[2, 4], compute=Compute(store=tmp_path))
+    again = discover(model, pairs, "fake", edges=[2, 4], compute=Compute(store=Store(tmp_path)))
     assert len(searches) == 1
     assert same(first, again)
-    one = discover(model, pairs, "fake", edges=4, store=str(tmp_path))
+    one = discover(model, pairs, "fake", edges=4, compute=Compute(store=str(tmp_path)))
     assert len(searches) == 2
     assert one == first[1]
     discover(model, pairs, "fake", edges=4)
@@ -367,7 +368,7 @@ def test_discover_finds_a_result_again(tmp_path: Path, searches: list[Problem]) 
 def test_discover_warns_of_an_empty_circuit_also_when_it_was_stored(tmp_path: Path, searches: list[Problem]) -> None:
     for _ in range(2):
         with pytest.warns(GatewiseWarning, match="keeps no edge"):
-            discover(synthetic_model("and"), synthetic_pairs(), "fake", threshold=9.0, store=tmp_path)
+            discover(synthetic_model("and"), synthetic_pairs(), "fake", threshold=9.0, compute=Compute(store=tmp_path))
     assert len(searches) == 1
 
 
@@ -377,9 +378,9 @@ def test_discover_refuses_before_the_work_and_keeps_what_was_found(
     model, pairs = synthetic_model("and"), synthetic_pairs()
     (tmp_path / "file").write_text("")
     with pytest.raises(GatewiseError, match="cannot read the store"):
-        discover(model, pairs, "fake", edges=2, store=tmp_path / "file")
+        discover(model, pairs, "fake", edges=2, compute=Compute(store=tmp_path / "file"))
     assert searches == []
 
     no_space(monkeypatch)
     with pytest.warns(GatewiseWarning, match=r"not stored.*No space left"):
-        assert len(discover(model, pairs, "fake", edges=2, store=tmp_path / "runs")) == 2
+        assert len(discover(model, pairs, "fake", edges=2, compute=Compute(store=tmp_path / "runs"))) == 2

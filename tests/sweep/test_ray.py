@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gatewise import discover, load_model, task
+from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
@@ -137,9 +138,9 @@ def test_a_sweep_on_ray_whose_workers_die_equals_the_serial_one(two_workers: str
 def test_one_search_by_two_workers_of_which_one_dies(two_workers: str) -> None:
     model = load_model("tiny")
     pairs = task("ioi", model, examples=200, test_examples=1).train
-    one = discover(model, pairs, edges=50, memory="20MB")
+    one = discover(model, pairs, edges=50, compute=Compute(memory="20MB"))
     with killer(1, 1, lambda: 0) as killed:
-        two = discover(model, pairs, edges=50, memory="20MB", ray=two_workers)
+        two = discover(model, pairs, edges=50, compute=Compute(memory="20MB", ray=two_workers))
     assert len(killed) == 1
     assert two == one
     assert torch.equal(two.scores, one.scores)

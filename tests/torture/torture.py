@@ -30,6 +30,7 @@ import psutil
 import torch
 
 from gatewise import files, task
+from gatewise.compute import Compute
 from gatewise.methods import discover
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
@@ -55,7 +56,7 @@ GRID: dict[str, Any] = {
 def search(settings: dict[str, Any], folder: Path) -> None:
     model = loaded("tiny", None, None)  # before the forks: the same for all of them
     pairs = task("ioi", model, examples=EXAMPLES, seed=0).train
-    discover(model, pairs, store=folder / "store", **settings)
+    discover(model, pairs, compute=Compute(store=folder / "store"), **settings)
 
 
 def sweep(folder: Path) -> None:

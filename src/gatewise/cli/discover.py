@@ -86,8 +86,7 @@ def discover_command(
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     directions = cast("list[SearchDirection]", direction.split(","))  # checked by discover
     asked: dict[str, Any] = {"edges": sizes, "select": select} if threshold is None else {"threshold": threshold}
-    asked |= {"seed": seed, "ablation": ablation, "metric": metric, "memory": machine.memory, "store": kept}
-    asked |= {"workers": team.workers, "ray": team.ray}
+    asked |= {"seed": seed, "ablation": ablation, "metric": metric, "compute": machine.compute(team, kept)}
     with warnings_as_lines():
         by_direction = discover(loaded, made.train, method, direction=directions, **asked, **parameters)
     found = [one for some in by_direction.values() for one in (some if isinstance(some, list) else [some])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -64,8 +64,8 @@ def evaluate_command(
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     found = [Circuit.load(path, loaded.graph) for path in circuits]
     names = [path.stem for path in circuits]
-    asked: dict[str, Any] = {"memory": machine.memory, "workers": team.workers, "ray": team.ray}
-    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, **asked)
+    compute = machine.compute(team)
+    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, compute=compute)
     areas = {"cpr": result.cpr, "cmd": result.cmd} if len({one.edges for one in result}) > 1 else {}
     if as_json:
         single = [{"per_example": one.per_example} if per_example else {} for one in result]

@@ -65,7 +65,7 @@ def test_gate_command(
 
     groups = dict(map(_parse, group)) if group else {kind: f"<{kind}>" for kind in "qkv"}
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    found = test_gate(loaded, made.train, receiver, groups, rest=cast("Rest", rest), memory=machine.memory)
+    found = test_gate(loaded, made.train, receiver, groups, rest=cast("Rest", rest), compute=machine.compute())
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return

@@ -35,6 +35,7 @@ from gatewise.gate_types import TESTED_LABELS, TestedLabel
 
 if TYPE_CHECKING:
     from gatewise.circuits.graph import Grouping
+    from gatewise.compute import Compute
     from gatewise.gates.discovery import Agreement
     from gatewise.gates.labels import Gates, Rule
     from gatewise.gates.testing.search import GateTests
@@ -108,10 +109,7 @@ def gates_command(
             by=cast("Grouping", by),
             joint=joint,
             seed=seed,
-            memory=machine.memory,
-            store=kept,
-            workers=team.workers,
-            ray=team.ray,
+            compute=machine.compute(team, kept),
             **parameters,
         )
     if out is not None:
@@ -122,7 +120,7 @@ def gates_command(
         gates.draw(figure)
     measures = _Measures()
     if test:
-        measures.test(loaded, made, gates, machine.memory)
+        measures.test(loaded, made, gates, machine.compute())
         if out is not None and measures.interactions is not None:
             gates.with_tested(measures.interactions).save(out)
     if as_json:
@@ -139,17 +137,17 @@ class _Measures:
     agreement: Agreement | None = None
     interactions: GateTests | None = None
 
-    def test(self, model: Model, task: Task, gates: Gates, memory: str | None) -> None:
+    def test(self, model: Model, task: Task, gates: Gates, compute: Compute) -> None:
         from gatewise.gates.discovery import label_agreement
         from gatewise.gates.testing.gate_test import FEWEST
         from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
         from gatewise.gates.testing.search import test_gates
 
-        self.tested = labels_by_test(test_edge_pairs(model, task.train, gates.sound, memory=memory))
+        self.tested = labels_by_test(test_edge_pairs(model, task.train, gates.sound, compute=compute))
         self.agreement = label_agreement(gates, self.tested)
         if min(len(task.train), len(task.test)) >= FEWEST:
             search = task.train[:_SEARCHED]
-            found = test_gates(model, search, test=task.test, of=gates.sound, memory=memory)
+            found = test_gates(model, search, test=task.test, of=gates.sound, compute=compute)
             self.interactions = found
 
     def to_json(self) -> dict[str, Any]:

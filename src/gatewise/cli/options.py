@@ -22,6 +22,7 @@ from gatewise.errors import GatewiseError, GatewiseWarning
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gatewise.compute import Compute
     from gatewise.models.model import Model
     from gatewise.store import Store
     from gatewise.tasks import Task
@@ -95,6 +96,13 @@ class Machine(Options):
         bool, _machine("--first-token", help="Allow answers of several tokens in files; compare their first tokens.")
     ] = False
     memory: Annotated[str | None, _machine("--memory", help="Budget for activations, such as 8GB [4GB].")] = None
+
+    def compute(self, workers: Workers | None = None, store: Store | None = None) -> Compute:
+        """Where the work of a command is done."""
+        from gatewise.compute import Compute
+
+        processes, ray = (None, None) if workers is None else (workers.workers, workers.ray)
+        return Compute(memory=self.memory, workers=processes, ray=ray, store=store)
 
 
 @dataclass(frozen=True)

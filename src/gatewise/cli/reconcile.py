@@ -166,7 +166,7 @@ def _trials(
     }
     others = other_removals(keep, remove, None if removal is None else len(removal), seed)
     asked = {name: place < len(keep) for place, name in enumerate(names)} if answer is None else answer
-    return try_removals(loaded, pairs, asked, others, machine.memory)
+    return try_removals(loaded, pairs, asked, others, machine.compute())
 
 
 def _show(answer: Reconciliation, trials: Sequence[TriedRemoval], out: Path | None) -> None:

@@ -112,10 +112,7 @@ def run_command(
                 all_gates=all_gates,
                 random_circuits=random,
                 seed=seed,
-                memory=machine.memory,
-                store=kept,
-                workers=team.workers,
-                ray=team.ray,
+                compute=machine.compute(team, kept),
                 **parameters,
             )
         files = found.save(folder, command, export=export)

@@ -74,7 +74,7 @@ def show_task(
 
     loaded = load(model, machine)
     made = task(name, loaded, examples=examples, seed=seed, bos=machine.bos, first_token=machine.first_token)
-    shown = preview(loaded, made.train, memory=machine.memory)
+    shown = preview(loaded, made.train, compute=machine.compute())
     if as_json:
         found = {"task": made.name, "model": loaded.name, "seed": seed, "bos": made.bos}
         print(json.dumps({**found, "examples": [asdict(example) for example in shown]}, indent=2))
@@ -125,16 +125,16 @@ def check_task(
         _refuse(path, error.problems, doubtful(lines), as_json)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
-        problems = [*check_task(loaded, made, memory=machine.memory), *doubtful(lines)]
+        problems = [*check_task(loaded, made, compute=machine.compute()), *doubtful(lines)]
     sizes = {"train": len(made.train), "test": len(made.test)}
-    search = ability(loaded, made.train, memory=machine.memory)
-    found = {made.bos: ability(loaded, made.test, memory=machine.memory)}
+    search = ability(loaded, made.train, compute=machine.compute())
+    found = {made.bos: ability(loaded, made.test, compute=machine.compute())}
     if loaded.tokenizer.bos_token_id is not None:
         other = task(path, loaded, bos=not made.bos, **reading)
-        found[other.bos] = ability(loaded, other.test, memory=machine.memory)
+        found[other.bos] = ability(loaded, other.test, compute=machine.compute())
         problem = bos_problem(found[made.bos], found[other.bos], bos=made.bos)
         problems += [] if problem is None else [problem]
-    examples = preview(loaded, made.test[:_SHOWN], memory=machine.memory)
+    examples = preview(loaded, made.test[:_SHOWN], compute=machine.compute())
     if as_json:
         abilities = {"with_bos" if with_bos else "without_bos": asdict(one) for with_bos, one in found.items()}
         known = {"task": made.name, "model": loaded.name, **sizes, "bos": made.bos, "searched_on": asdict(search)}
@@ -196,7 +196,7 @@ def measure_tasks(
     loaded = load(model, machine)
     reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
     tests = [task(name, loaded, examples=examples, seed=seed, **reading).test for name in names or every_form()]
-    found = {pairs.name: ability(loaded, pairs, memory=machine.memory) for pairs in tests}
+    found = {pairs.name: ability(loaded, pairs, compute=machine.compute()) for pairs in tests}
     if as_json:
         print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))
     else:

@@ -8,25 +8,25 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation, Direction
 from gatewise.engine.runs.activations import check_circuits as check_circuits
-from gatewise.engine.setting import Memory, Setting, SideName
+from gatewise.engine.setting import Data, Setting, SideName
 from gatewise.models.model import Model
-from gatewise.tasks.pairs import Pairs
 
 _AT_ONCE = 8  # circuits that are unembedded together
 
 
 def run_circuit(
-    model: Model | Setting,
-    pairs: Pairs | None = None,
+    model: Model,
+    data: Data,
     circuit: Circuit | None = None,
     direction: Direction = "ns",
     *,
     ablation: Ablation | None = None,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Tensor:
     """Logits of the circuit (default: of all edges) at the last position. [example, vocabulary]
 
@@ -34,27 +34,25 @@ def run_circuit(
     changed by removals upstream; a removed edge carries the sender's output of the other side, or what the ablation
     puts in its place. `seed` is for noise ablation; `memory` bounds the activations, as in '8GB'.
     """
-    setting = Setting.of(model, pairs, ablation=ablation, seed=seed, memory=memory)
-    return run_circuits(setting, circuits=[setting.graph.full() if circuit is None else circuit], direction=direction)[
-        0
-    ]
+    setting = Setting.of(model, data, ablation=ablation, seed=seed, compute=compute)
+    chosen = setting.graph.full() if circuit is None else circuit
+    return run_circuits(model, setting, [chosen], direction)[0]
 
 
 def run_circuits(
-    model: Model | Setting,
-    pairs: Pairs | None = None,
-    circuits: Sequence[Circuit] = (),
+    model: Model,
+    data: Data,
+    circuits: Sequence[Circuit],
     direction: Direction = "ns",
     *,
     ablation: Ablation | None = None,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Tensor:
     """Logits of many circuits, which share the two cached runs. [circuit, example, vocabulary]"""
-    setting = Setting.of(model, pairs, ablation=ablation, seed=seed, memory=memory)
+    setting = Setting.of(model, data, ablation=ablation, seed=seed, compute=compute)
     setting.check_direction(direction)
     setting.check_circuits(circuits)
-    model = setting.model
     found = torch.empty(len(circuits), len(setting), model.vocabulary_size, dtype=model.dtype, device=model.device)
     for batch in setting.batches():
         engine = SparseEngine(model, setting.intervention(batch, direction))
@@ -66,14 +64,14 @@ def run_circuits(
 
 
 def last_logits(
-    model: Model | Setting,
-    pairs: Pairs | None = None,
+    model: Model,
+    data: Data,
     side: SideName = "clean",
     *,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Tensor:
     """Logits of the whole model at the last position of one side. [example, vocabulary]"""
-    return Setting.of(model, pairs, memory=memory).last_logits(side)
+    return Setting.of(model, data, compute=compute).last_logits(side)
 
 
 def dense_mask(model: Model, circuit: Circuit) -> Tensor:

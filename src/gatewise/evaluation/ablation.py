@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
 from gatewise.engine.runs.activations import Ablation
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.evaluations import Behaviour, evaluate, share_between
 from gatewise.models.model import Model
-from gatewise.tasks.catalogue import Task
-from gatewise.tasks.pairs import Pairs
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,26 +40,26 @@ class AblationResult:
 
 
 def ablate(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = None,
+    model: Model,
+    data: Data,
     what: Circuit | str | Iterable[str] = (),
     *,
     ablation: Ablation | None = None,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> AblationResult:
     """Remove nodes ("a5.h9", "m3") or edges ("a5.h9->m8"), or a circuit, and say what the model still does.
 
     A node is removed with all edges that it sends. Of a task, the held-out pairs are taken. `ablation` is what removed
     edges carry, as for `discover`.
     """
-    setting = Setting.of(model, pairs, "test", ablation=ablation, memory=memory)
+    setting = Setting.of(model, data, "test", ablation=ablation, compute=compute)
     names: tuple[str, ...] = ("a circuit",)
     if isinstance(what, Circuit):
         removed = what
     else:
         names = (what,) if isinstance(what, str) else tuple(what)
         removed = setting.graph.circuit([edge for name in names for edge in _sent(setting.graph, name)])
-    found = evaluate(setting, circuits=removed, random_circuits=0)
+    found = evaluate(model, setting, removed, random_circuits=0)
     return AblationResult(names, removed, found.complement, found.full, found.empty)
 
 

@@ -17,17 +17,16 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute, current_compute
 from gatewise.display import frame
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation
-from gatewise.engine.setting import AnyMetric, Memory, Setting, team_for
+from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.task_check import Ability
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, Reference
-from gatewise.tasks.catalogue import Task
-from gatewise.tasks.pairs import Pairs
 from gatewise.workers import Team, threads
 
 _FEWEST_PARTS = 16  # of an evaluation by workers
@@ -205,57 +204,52 @@ class Evaluations(Sequence[Evaluation]):
 
 @overload
 def evaluate(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = ...,
-    circuits: Circuit = ...,
+    model: Model,
+    data: Data,
+    circuits: Circuit,
     *,
     random_circuits: int = ...,
     seed: int = ...,
     names: Sequence[str] = ...,
     ablation: Ablation | None = ...,
     metric: AnyMetric = ...,
-    memory: Memory = ...,
-    workers: int | None = ...,
-    ray: str | None = ...,
+    compute: Compute | None = ...,
 ) -> Evaluation: ...
 @overload
 def evaluate(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = ...,
-    circuits: Sequence[Circuit] = ...,
+    model: Model,
+    data: Data,
+    circuits: Sequence[Circuit],
     *,
     random_circuits: int = ...,
     seed: int = ...,
     names: Sequence[str] = ...,
     ablation: Ablation | None = ...,
     metric: AnyMetric = ...,
-    memory: Memory = ...,
-    workers: int | None = ...,
-    ray: str | None = ...,
+    compute: Compute | None = ...,
 ) -> Evaluations: ...
 def evaluate(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = None,
-    circuits: Circuit | Sequence[Circuit] = (),
+    model: Model,
+    data: Data,
+    circuits: Circuit | Sequence[Circuit],
     *,
     random_circuits: int = 3,
     seed: int = 0,
     names: Sequence[str] = (),
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
-    memory: Memory = None,
-    workers: int | None = None,
-    ray: str | None = None,
+    compute: Compute | None = None,
 ) -> Evaluation | Evaluations:
     """Evaluate a circuit or several, beside `random_circuits` random ones of each size.
 
     Of a task, the held-out pairs are taken. `ablation`: what removed edges carry, as for `discover`. `metric`: what
-    stands in the place of the logit difference. `workers`, `ray`: who shares the work, examples and circuits, as for
-    `discover`.
+    stands in the place of the logit difference. `compute`: workers share
+    examples and circuits.
     """
-    setting = Setting.of(model, pairs, "test", ablation=ablation, metric=metric, seed=seed, memory=memory)
+    setting = Setting.of(model, data, "test", ablation=ablation, metric=metric, seed=seed, compute=compute)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
-    measured = _measured(setting, _run(setting, chosen, random_circuits, seed), team_for(setting.model, workers, ray))
+    team = current_compute(compute).team(model.device)
+    measured = _measured(setting, _run(setting, chosen, random_circuits, seed), team)
     evaluations = _summarised(setting, chosen, measured, random_circuits, names)
     return evaluations[0] if isinstance(circuits, Circuit) else evaluations
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gatewise.compute import Compute
 from gatewise.engine import last_logits
-from gatewise.engine.setting import Memory
 from gatewise.errors import GatewiseWarning
 from gatewise.models.model import Model
 from gatewise.statistics import Measure
@@ -48,9 +48,9 @@ class Preview:
     wrong_on_corrupted: float
 
 
-def ability(model: Model, pairs: Pairs, *, memory: Memory = None) -> Ability:
+def ability(model: Model, pairs: Pairs, *, compute: Compute | None = None) -> Ability:
     """Run the model on both sides of the pairs and measure its answers."""
-    clean, corrupted = _both_sides(model, pairs, memory)
+    clean, corrupted = _both_sides(model, pairs, compute)
     correct, top, right_on_corrupted = (
         values.double().mean().item()
         for values in (pairs.pairwise_accuracy(clean), pairs.top1_accuracy(clean), pairs.pairwise_accuracy(corrupted))
@@ -60,11 +60,11 @@ def ability(model: Model, pairs: Pairs, *, memory: Memory = None) -> Ability:
     return Ability(len(pairs), correct, top, one.mean, other.mean, error, right_on_corrupted)
 
 
-def check_task(model: Model, task: Task, *, memory: Memory = None) -> list[str]:
+def check_task(model: Model, task: Task, *, compute: Compute | None = None) -> list[str]:
     """What makes numbers on this task doubtful for this model, in either half of its pairs; each is also a warning."""
     problems = task.problems()
     for half, pairs in (("search", task.train), ("test", task.test)):
-        found = find_problems(ability(model, pairs, memory=memory))
+        found = find_problems(ability(model, pairs, compute=compute))
         problems += [f"pairs to {half} on: {problem}" for problem in found]
     for problem in problems:
         warnings.warn(f"{task.name} on {model.name}: {problem}", GatewiseWarning, stacklevel=2)
@@ -113,9 +113,9 @@ def find_problems(found: Ability) -> list[str]:
     return problems
 
 
-def preview(model: Model, pairs: Pairs, *, memory: Memory = None) -> list[Preview]:
+def preview(model: Model, pairs: Pairs, *, compute: Compute | None = None) -> list[Preview]:
     """Run the model on both sides of the pairs and read off the answers' probabilities."""
-    clean, corrupted = (logits.float().softmax(dim=-1).cpu() for logits in _both_sides(model, pairs, memory))
+    clean, corrupted = (logits.float().softmax(dim=-1).cpu() for logits in _both_sides(model, pairs, compute))
     shown = []
     for i, (clean_text, corrupted_text) in enumerate(zip(pairs.clean_text, pairs.corrupted_text, strict=True)):
         correct, incorrect = (answers[answers >= 0] for answers in (pairs.correct[i], pairs.incorrect[i]))
@@ -127,6 +127,6 @@ def preview(model: Model, pairs: Pairs, *, memory: Memory = None) -> list[Previe
     return shown
 
 
-def _both_sides(model: Model, pairs: Pairs, memory: Memory) -> tuple[Tensor, Tensor]:
+def _both_sides(model: Model, pairs: Pairs, compute: Compute | None) -> tuple[Tensor, Tensor]:
     """Last logits on the clean and on the corrupted prompts."""
-    return last_logits(model, pairs, "clean", memory=memory), last_logits(model, pairs, "corrupted", memory=memory)
+    return last_logits(model, pairs, "clean", compute=compute), last_logits(model, pairs, "corrupted", compute=compute)

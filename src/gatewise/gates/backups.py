@@ -21,11 +21,12 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import residual_values
 from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import Direction
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.gate_test import setting_of
 from gatewise.models.components import Norm
@@ -62,15 +63,15 @@ class Backup:
 
 
 def find_backups(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     nodes: Sequence[str],
     *,
     most: int = MOST_STAND_INS,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> list[Backup]:
     """For each node the nodes whose score appears most when it is removed, judged by removing both."""
-    setting = setting_of(model, pairs, memory=memory)
+    setting = setting_of(model, data, compute=compute)
     chosen = [_sender(setting.graph, name) for name in nodes]
     scores = _node_scores(setting, [None, *chosen])
     total = abs(float(scores[0].abs().sum())) or 1.0
@@ -85,14 +86,14 @@ def find_backups(
 
 
 def add_backups(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     circuit: Circuit,
     *,
     nodes: Sequence[str] | None = None,
     share: float = 0.01,
     most: int | None = None,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Circuit:
     """The circuit with the edges whose score appears when nodes and gates of it are switched, in either direction.
 
@@ -100,7 +101,7 @@ def add_backups(
     the logit difference between the runs that a score has to have; most: edges to add at most, the strongest first.
     Costs two gradients of the whole model for each node and each edge that is switched.
     """
-    setting = Setting.of(model, pairs, memory=memory)
+    setting = Setting.of(model, data, compute=compute)
     setting.check_circuits([circuit])
     setting.check_direction("dn")
     graph = setting.graph

@@ -8,7 +8,7 @@ from typing import Any
 
 from gatewise.circuits.graph import Grouping
 from gatewise.circuits.selection import number_of_edges
-from gatewise.engine.setting import Setting
+from gatewise.engine.setting import Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
 from gatewise.gates.labels import Gates, Rule, label_gates
@@ -16,13 +16,11 @@ from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover
 from gatewise.methods.registry import check_directed, find_method
 from gatewise.models.model import Model
-from gatewise.tasks.catalogue import Task
-from gatewise.tasks.pairs import Pairs
 
 
 def find_gates(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = None,
+    model: Model,
+    data: Data,
     method: str | Method = "eap",
     *,
     edges: int | float | None = None,
@@ -48,7 +46,7 @@ def find_gates(
     sizes = None if size is None else {"ns": size, "dn": round(size / ratio), "ns+dn": size}
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
     asked = None if sizes is None else {one: sizes[one] for one in directions}
-    found = discover(model, pairs, method, direction=directions, edges=asked, threshold=threshold, **more)
+    found = discover(model, data, method, direction=directions, edges=asked, threshold=threshold, **more)
     return label_gates(found["ns"], found["dn"], rule=rule, by=by, joint=found.get("ns+dn"))
 
 

@@ -20,16 +20,16 @@ from typing import Literal
 import torch
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.patching.edge_ablation import NOTHING, Removal, kl_changes
 from gatewise.engine.patching.kl_screening import divergence_between
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.gates.labels import Gates, GroupGate
 from gatewise.gates.testing.gate_test import FLOOR
 from gatewise.models.model import Model
-from gatewise.tasks.pairs import Pairs
 
 Aim = Literal["faithful", "complete"]
 LabelSource = Mapping[str, str] | Literal["tested"] | None  # edge -> label; of gates of groups; or those of the split
@@ -175,16 +175,16 @@ class MinimalCheck:
 
 
 def check_minimal(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     gates: Gates,
     labels: LabelSource = None,
     *,
     keep: Keep = "strongest",
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> tuple[MinimalCheck, MinimalCheck]:
     """Run the smallest faithful and the smallest complete circuit: edges saved, and KL lost, by each."""
-    setting = Setting.of(model, pairs, memory=memory)
+    setting = Setting.of(model, data, compute=compute)
     aims: tuple[Aim, Aim] = ("faithful", "complete")
     circuits = [minimal_circuit(gates, aim, labels, keep=keep) for aim in aims]
     sound, *minimal = _qualities(setting, [gates.sound, *circuits])

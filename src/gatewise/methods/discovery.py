@@ -6,14 +6,14 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, overload
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, check_selection, number_of_edges
+from gatewise.compute import Compute, current_compute
 from gatewise.engine.runs.activations import Ablation
-from gatewise.engine.setting import AnyMetric, Memory, Setting, team_for
+from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods.base import SEARCH_DIRECTIONS, Finding, Method, Problem, SearchDirection, parts_of
 from gatewise.methods.parallel import searches
@@ -22,8 +22,6 @@ from gatewise.methods.registry import find_method
 from gatewise.methods.scores import Scores
 from gatewise.models.model import Model
 from gatewise.store import Store
-from gatewise.tasks.catalogue import Task
-from gatewise.tasks.pairs import Pairs
 from gatewise.workers import Team, threads
 
 Size = int | float  # a number of edges, or a share of the graph's below 1
@@ -32,8 +30,8 @@ Sizes = Size | Sequence[Size]
 
 @overload
 def discover(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = ...,
+    model: Model,
+    data: Data,
     method: str | Method = ...,
     direction: SearchDirection = ...,
     *,
@@ -43,16 +41,13 @@ def discover(
     seed: int = ...,
     ablation: Ablation | None = ...,
     metric: AnyMetric = ...,
-    memory: Memory = ...,
-    store: Store | str | Path | None = ...,
-    workers: int | None = ...,
-    ray: str | None = ...,
+    compute: Compute | None = ...,
     **parameters: Any,
 ) -> Circuit: ...
 @overload
 def discover(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = ...,
+    model: Model,
+    data: Data,
     method: str | Method = ...,
     direction: SearchDirection = ...,
     *,
@@ -61,16 +56,16 @@ def discover(
 ) -> list[Circuit]: ...
 @overload
 def discover(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = ...,
+    model: Model,
+    data: Data,
     method: str | Method = ...,
     *,
     direction: Sequence[SearchDirection],
     **more: Any,
 ) -> dict[SearchDirection, Any]: ...
 def discover(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = None,
+    model: Model,
+    data: Data,
     method: str | Method = "eap",
     direction: SearchDirection | Sequence[SearchDirection] = "ns",
     *,
@@ -80,10 +75,7 @@ def discover(
     seed: int = 0,
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
-    memory: Memory = None,
-    store: Store | str | Path | None = None,
-    workers: int | None = None,
-    ray: str | None = None,
+    compute: Compute | None = None,
     **parameters: Any,
 ) -> Circuit | list[Circuit] | dict[SearchDirection, Any]:
     """Find a circuit of exactly `edges` edges (or one for each of a list), or of a `threshold`.
@@ -96,48 +88,42 @@ def discover(
     `select`: the `top` edges, or `connected` ones, all on a path from the input to the logits.
     `ablation`: what removed edges carry: `patching` (the other run), or `zero`, `mean`, `noise` (ns only).
     `metric`: what the search keeps unchanged: by default KL for ACDC and Edge Pruning and the logit difference for EAP;
-    or 'kl', 'logit_diff', a `gw.Metric`, or a function of logits and pairs. `store`: a folder
-    or URL that keeps results; what was found before with the same weights, pairs and settings is read there, and a
-    search that was interrupted goes on from its last checkpoint. `workers`: so many processes of this machine, or
-    `ray`: the address of a cluster ("auto" for this machine's), share the work: examples of EAP and EAP-IG, directions
-    of ACDC and Edge Pruning. Each computes on one thread, so that the result is the same for any number of them; None:
-    this process, on torch's threads. Further arguments are the method's own parameters; `gatewise methods` lists them.
+    or 'kl', 'logit_diff', a `gw.Metric`, or a function of logits and pairs.
+    `compute`: memory, workers and the store; workers share examples of EAP and EAP-IG, directions of ACDC and Edge
+    Pruning. Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
     chosen, config = configured(method, parameters)
     directions: tuple[SearchDirection, ...] = (direction,) if isinstance(direction, str) else tuple(direction)
-    setting = Setting.of(model, pairs, "train", ablation=ablation, metric=metric, seed=seed, memory=memory)
+    setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
     problem = Problem(setting, directions, _sizes(edges, directions, setting.graph), threshold, select, seed)
     check_problem(problem, chosen)
-    shelf = store if isinstance(store, Store) or store is None else Store(store)
-    team = team_for(setting.model, workers, ray)
+    store, team = current_compute(compute).open_store(), current_compute(compute).team(model.device)
     with threads(None if team is None else 1):
-        found = _searched(problem, chosen, config, shelf, team)
+        found = _searched(problem, chosen, config, store, team)
     _warn(found, threshold)
     answers = {one: _as_asked(found[one], edges, one) for one in directions}
     return answers[direction] if isinstance(direction, str) else answers
 
 
 def score_edges(
-    model: Model | Setting,
-    pairs: Pairs | Task | None = None,
+    model: Model,
+    data: Data,
     method: str | Method = "eap",
     direction: SearchDirection = "ns",
     *,
     seed: int = 0,
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
-    memory: Memory = None,
-    workers: int | None = None,
-    ray: str | None = None,
+    compute: Compute | None = None,
     **parameters: Any,
 ) -> Scores:
     """What a method thinks of every edge of the graph. Arguments are those of `discover`."""
     chosen, config = configured(method, parameters)
-    setting = Setting.of(model, pairs, "train", ablation=ablation, metric=metric, seed=seed, memory=memory)
+    setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
     problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
     check_problem(problem, chosen)
     setting.check_sound()
-    team = team_for(setting.model, workers, ray)
+    team = current_compute(compute).team(model.device)
     with threads(None if team is None else 1):
         ((_, findings, times),) = searches([problem], chosen, config, team)
         record = provenance(problem, direction, chosen, config, times)

@@ -174,7 +174,7 @@ def _calibration(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]
     drawn = torch.randperm(graph.n_edges, generator=generator)[:count].sort().values
     true = torch.zeros(len(drawn), dtype=torch.float64)
     for direction in problem.runs:
-        effects = exact_effects(problem.model, problem.pairs, drawn.tolist(), direction, memory=problem.setting.memory)
+        effects = exact_effects(problem.model, problem.setting, drawn.tolist(), direction)
         true += effects.logit_diff if direction == "ns" else -effects.logit_diff
     estimated = scores[drawn].double()
     return {

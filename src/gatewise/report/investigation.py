@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import number_of_edges
+from gatewise.compute import Compute, current_compute
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
@@ -118,10 +119,7 @@ def make_report(
     random_circuits: int = 1,
     examples: int = 6,
     seed: int = 0,
-    memory: int | str | None = None,
-    store: Store | str | Path | None = None,
-    workers: int | None = None,
-    ray: str | None = None,
+    compute: Compute | None = None,
     **parameters: Any,
 ) -> Report:
     """Find circuits of `edges` edges by noising, denoising and both, their gates, and how good they are.
@@ -135,23 +133,27 @@ def make_report(
     edges = number_of_edges(edges, model.graph)
     _check(edges, sizes)
     chosen = tuple(sorted({edges, *(_default_sizes(how, edges) if sizes is None else sizes)}))
-    shelf = store if isinstance(store, Store) or store is None else Store(store)
-    more: dict[str, Any] = {"seed": seed, "memory": memory, "store": shelf}
-    team: dict[str, Any] = {"workers": workers, "ray": ray}
+    chosen_compute = current_compute(compute)
+    alone = replace(chosen_compute, workers=None, ray=None)  # of what is too small to be shared
+    more: dict[str, Any] = {"seed": seed, "compute": alone}
     directions = SEARCHES if how.directed else SEARCHES[:1]
     with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
         warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
-        asked = discover(model, task.train, method, direction=directions, edges=chosen, **more, **team, **parameters)
+        asked = discover(
+            model, task.train, method, direction=directions, edges=chosen, seed=seed, compute=compute, **parameters
+        )
     ordered = {one: tuple(circuits) for one, circuits in asked.items()}
     searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: ordered.get(one, ordered["ns"]) for one in SEARCHES}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
     gates = _split(found, how.directed)
-    held_out: dict[str, Any] = {"pairs": task.test.fingerprint, "seed": seed, "memory": memory}
-    kept = _Kept(shelf, {"circuits": _record(searches), "method": how.version, "held out": held_out})
-    exact = Setting(model, task.train[:_TESTED_PAIRS], memory=memory)
+    held_out: dict[str, Any] = {"pairs": task.test.fingerprint, "seed": seed, "memory": chosen_compute.memory}
+    kept = _Kept(
+        chosen_compute.open_store(), {"circuits": _record(searches), "method": how.version, "held out": held_out}
+    )
+    exact = Setting.of(model, task.train[:_TESTED_PAIRS], compute=alone)
     tables = kept("truth tables", tuple[GateTest, ...], lambda: _tables(exact, gates, all_gates), all=all_gates)
     tested = labels_by_test(tables)
-    measured = {"seed": seed, "memory": memory, **team}
+    measured = {"seed": seed, "compute": chosen_compute}
     shown = task.test[:examples]
     investigation = Report(
         model.name,
@@ -176,7 +178,7 @@ def make_report(
         kept(
             "examples",
             tuple[ShownExample, ...],
-            lambda: shown_examples(model, shown, {"ns|dn": gates.sound, **found}, memory=memory),
+            lambda: shown_examples(model, shown, {"ns|dn": gates.sound, **found}, compute=compute),
             shown=examples,
         ),
         tuple(task.problems()),
@@ -192,7 +194,7 @@ def make_report(
         interactions=kept(
             "interactions",
             GateTests | None,
-            lambda: _interactions(model, task, gates, all_gates, memory) if how.directed else None,
+            lambda: _interactions(model, task, gates, all_gates, alone) if how.directed else None,
             all=all_gates,
         ),
         directed=how.directed,
@@ -250,12 +252,10 @@ def _tables(setting: Setting, gates: Gates, all_gates: bool) -> tuple[GateTest, 
     if not gates.labelled.kinds or not setting.model.changes_singly:
         return ()
     chosen = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
-    return tuple(test_edge_pairs(setting, None, gates.sound, of=chosen))
+    return tuple(test_edge_pairs(setting.model, setting, gates.sound, of=chosen))
 
 
-def _interactions(
-    model: Model, task: Task, gates: Gates, all_gates: bool, memory: int | str | None
-) -> GateTests | None:
+def _interactions(model: Model, task: Task, gates: Gates, all_gates: bool, compute: Compute) -> GateTests | None:
     """The ports of the strongest heads and the edges into the strongest other nodes, on held-out pairs."""
     pairs = task.test[:_GATE_PAIRS]
     if len(pairs) < FEWEST or not model.changes_singly:
@@ -264,7 +264,7 @@ def _interactions(
     ports = {name: len(graph.ports_of_sender[graph.senders.index(name)]) for name in strongest}
     heads, others = [name for name in strongest if ports[name] > 1], [name for name in strongest if ports[name] == 1]
     chosen = [*heads, *others] if all_gates else [*heads[:_GATE_HEADS], *others[:_GATE_OTHERS]]
-    return test_receivers(model, pairs, gates, [*chosen, "logits"], confirm=_CONFIRMED, memory=memory)
+    return test_receivers(model, pairs, gates, [*chosen, "logits"], confirm=_CONFIRMED, compute=compute)
 
 
 def _stability(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.running import run_circuits
 from gatewise.engine.setting import SIDES, Setting
 from gatewise.models.model import Model
@@ -38,11 +39,11 @@ class ShownExample:
 
 
 def shown_examples(
-    model: Model, pairs: Pairs, circuits: Mapping[str, Circuit], *, memory: int | str | None = None
+    model: Model, pairs: Pairs, circuits: Mapping[str, Circuit], *, compute: Compute | None = None
 ) -> tuple[ShownExample, ...]:
     """Run the model and the circuits on these pairs."""
-    setting = Setting(model, pairs, memory=memory)
-    by_circuit = run_circuits(setting, circuits=list(circuits.values()))
+    setting = Setting.of(model, pairs, compute=compute)
+    by_circuit = run_circuits(model, setting, list(circuits.values()))
     whole = [setting.runs(batch) for batch in setting.batches()]  # as the circuits had them
     runs: dict[str, Tensor] = {side: torch.cat([getattr(both, side).logits for both in whole]) for side in SIDES}
     runs |= zip(circuits, by_circuit, strict=True)

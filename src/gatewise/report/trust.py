@@ -110,7 +110,7 @@ def calibrated(setting: Setting, circuit: Circuit, direction: Direction, *, edge
     indices = torch.tensor(circuit.indices)
     generator = torch.Generator().manual_seed(seed)
     drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
-    effects = exact_effects(setting, None, drawn.tolist(), direction)
+    effects = exact_effects(setting.model, setting, drawn.tolist(), direction)
     exact = effects.logit_diff if direction == "ns" else -effects.logit_diff  # scores: clean exchanged for corrupted
     estimated = circuit.scores[drawn].double()
     return Calibration(

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
@@ -53,14 +54,15 @@ def _compute(cell: Cell, store: Store) -> dict[str, Any]:
     with threads(cell.threads):
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         begun = time.perf_counter()
-        more: dict[str, Any] = {"seed": cell.seed, "memory": cell.memory, "store": store, **dict(cell.parameters)}
+        compute = Compute(memory=cell.memory, store=store)
+        more: dict[str, Any] = {"seed": cell.seed, "compute": compute, **dict(cell.parameters)}
         direction = _direction(cell.direction)
         directions = tuple(map(_direction, cell.together)) or (direction,)
         asked = {"threshold": cell.threshold} if cell.threshold is not None else {"edges": cell.sizes}
         found = discover(model, task.train, cell.method, direction=directions, **asked, **more)[direction]
         circuits = found if isinstance(found, list) else [found]
         evaluated = evaluate(
-            model, task.test, circuits, random_circuits=cell.random_circuits, seed=cell.seed, memory=cell.memory
+            model, task.test, circuits, random_circuits=cell.random_circuits, seed=cell.seed, compute=compute
         )
         seconds = time.perf_counter() - begun
     return {"rows": [evaluation.row() for evaluation in evaluated], "seconds": seconds}

@@ -55,7 +55,9 @@ def misalignment_command(
     found = Gates.load(gates)
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     scores = [
-        misalignment(loaded, made.train, found, context=context, sampling=Sampling(seed=seed), memory=machine.memory)
+        misalignment(
+            loaded, made.train, found, context=context, sampling=Sampling(seed=seed), compute=machine.compute()
+        )
         for context in CONTEXTS
     ]
     if as_json:
@@ -89,7 +91,7 @@ def ablate_gates_command(
 
     found = Gates.load(gates)
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    ablations = ablate_gates(loaded, made.train, found, repeats=repeats, seed=seed, memory=machine.memory)
+    ablations = ablate_gates(loaded, made.train, found, repeats=repeats, seed=seed, compute=machine.compute())
     if as_json:
         print(json.dumps(ablations.to_json(), indent=2))
     else:

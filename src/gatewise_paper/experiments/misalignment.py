@@ -76,7 +76,9 @@ def measure(lab: Lab, key: MisalignmentKey) -> dict[str, Any]:
     setting = Setting(lab.model, lab.held_out(key.task)[: key.fitting.pairs])
     sampling = Sampling(samples=key.fitting.sets, draws=key.fitting.draws)
     curves = {
-        context: plain(misalignment_curve(setting, None, ns, dns, context=context, sampling=sampling, offset=_OFFSET))
+        context: plain(
+            misalignment_curve(setting.model, setting, ns, dns, context=context, sampling=sampling, offset=_OFFSET)
+        )
         for context in CONTEXTS
     }
     equal = min(dns, key=lambda dn: abs(len(dn) - len(ns)))

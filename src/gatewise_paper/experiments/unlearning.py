@@ -75,7 +75,7 @@ def accuracies_without(lab: Lab, key: UnlearningKey) -> dict[str, list[float]]:
     """Of the model without the circuits of each size that were found to forget."""
     circuits, setting = lab.circuits(FORGET, key.method, key.direction, key.seed), lab.setting(key.task)
     left = lab.model.graph.circuit(list(lab.measure(_to_measure(key.left))) if key.left else [])
-    logits = run_circuits(setting, circuits=[~(circuit - left) for circuit in circuits.values()])
+    logits = run_circuits(lab.model, setting, [~(circuit - left) for circuit in circuits.values()])
     readings = {"top_accuracy": setting.pairs.top1_accuracy, "accuracy": setting.pairs.pairwise_accuracy}
     return {reading: measure(logits).double().mean(dim=-1).tolist() for reading, measure in readings.items()}
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.patching.edge_ablation import kl_changes
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.gates.labels import Gate, Gates
 from gatewise.models.model import Model
-from gatewise.tasks.pairs import Pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +83,14 @@ class Contributions:
 
 
 def gate_contributions(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     gates: Gates,
     *,
     circuit: Circuit | None = None,
     only: Sequence[Gate] | None = None,
     smallest: int = 1,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Contributions:
     """Effects of all gates of at least `smallest` edges on H: the circuit or, as in the paper, the full graph.
 
@@ -98,7 +98,7 @@ def gate_contributions(
     """
     chosen = [gate for gate in (gates if only is None else only) if len(gate.edges) >= smallest]
     removals = [frozenset(gates.graph.index(edge) for edge in gate.edges) for gate in chosen]
-    setting = Setting.of(model, pairs, memory=memory)
+    setting = Setting.of(model, data, compute=compute)
     changes = kl_changes(setting, circuit, removals, task="contributions").mean(dim=1)
     found = {}
     for kind in GATE_TYPES:

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.patching.edge_ablation import Removal, kl_changes
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.gates.labels import Gate, Gates
 from gatewise.models.model import Model
-from gatewise.tasks.pairs import Pairs
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,15 @@ class Ablations:
 
 
 def ablate_gates(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     gates: Gates,
     *,
     circuit: Circuit | None = None,
     only: Sequence[Gate] | None = None,
     repeats: int = 30,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Ablations:
     """Remove one and two edges of every gate, or only of some, from H: the circuit or, as in the paper, the full graph.
 
@@ -120,7 +120,7 @@ def ablate_gates(
     """
     if repeats < 1:
         raise GatewiseError(f"repeats is at least 1, got {repeats}.")
-    setting = Setting.of(model, pairs, memory=memory)
+    setting = Setting.of(model, data, compute=compute)
     chosen = [gate for gate in (gates if only is None else only) if len(gate.edges) >= 2]
     draws = [_draw(gates, gate, repeats, seed) for gate in chosen]
     removals = list(dict.fromkeys(some for drawn in draws for i, j in drawn for some in _removals(i, j)))

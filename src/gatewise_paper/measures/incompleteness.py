@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.forward.sparse import SparseEngine
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import kl_divergence, log_probabilities
-from gatewise.tasks.pairs import Pairs
 
 SAMPLES = (5, 10, 20, 30)  # numbers of K in the paper
 NODES = (2, 5)  # fewest and most nodes of a K
@@ -96,33 +96,33 @@ def sample_subset(circuit: Circuit, rng: random.Random, nodes: tuple[int, int] =
 
 
 def incompleteness(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     circuit: Circuit,
     *,
     samples: int = 30,
     nodes: tuple[int, int] = NODES,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Incompleteness:
     """D(C\\K || G\\K) over sampled K."""
     if samples < 1 or not 1 <= nodes[0] <= nodes[1]:
         raise GatewiseError(f"expected samples >= 1 and nodes as (fewest, most), got {samples} and {nodes}.")
     rng = random.Random(f"incompleteness/{seed}")
     subsets = tuple(sample_subset(circuit, rng, nodes) for _ in range(samples))
-    return Incompleteness(subsets, subset_divergence(model, pairs, circuit, [k.edges for k in subsets], memory=memory))
+    return Incompleteness(subsets, subset_divergence(model, data, circuit, [k.edges for k in subsets], compute=compute))
 
 
 def subset_divergence(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     circuit: Circuit,
     subsets: Sequence[Circuit],
     *,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Tensor:
     """D(C\\K || G\\K) for each K, mean over examples. [subset]"""
-    setting = Setting.of(model, pairs, memory=memory)
+    setting = Setting.of(model, data, compute=compute)
     model = setting.model
     setting.check_circuits([circuit, *subsets])
     full = model.graph.full()

@@ -32,15 +32,15 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
+from gatewise.compute import Compute
 from gatewise.engine.patching.edge_ablation import Bench, Removal
 from gatewise.engine.patching.kl_screening import divergence_between
 from gatewise.engine.runs.activations import Direction
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.models.model import Model
 from gatewise.progress import Bar, progress_bar
-from gatewise.tasks.pairs import Pairs
 
 MisalignedType = Literal["AND", "OR"]
 MISALIGNED_TYPES: tuple[MisalignedType, ...] = ("AND", "OR")
@@ -127,20 +127,20 @@ class Misalignment:
 
 
 def misalignment(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     gates: Gates,
     *,
     context: Context = "alone",
     sampling: Sampling | None = None,
     offset: float = 1.5,
     direction: Direction = "ns",
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Misalignment:
     """Misalignment scores of AND and OR. See the module for the formulas, and `Sampling` for what is drawn."""
     if context not in CONTEXTS:
         raise GatewiseError(f"context is 'alone' (the gate circuit by itself) or 'sound', got {context!r}.")
-    setting = Setting.of(model, pairs, memory=memory)
+    setting = Setting.of(model, data, compute=compute)
     setting.check_direction(direction)
     setting.check_circuits([gates.sound])
     sampling = sampling or Sampling()
@@ -316,8 +316,8 @@ def _near(point: CurvePoint, best: CurvePoint) -> bool:
 
 
 def misalignment_curve(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     ns: Circuit,
     dn_circuits: Sequence[Circuit],
     *,
@@ -327,14 +327,14 @@ def misalignment_curve(
     sampling: Sampling | None = None,
     offset: float = 1.5,
     direction: Direction = "ns",
-    memory: int | str | None = None,
+    compute: Compute | None = None,
 ) -> MisalignmentCurve:
     """Misalignment of one noising circuit with denoising circuits of several sizes (the paper: 60 to 140 for 100)."""
-    points, setting = [], Setting.of(model, pairs, memory=memory)
+    points, setting = [], Setting.of(model, data, compute=compute)
     for dn in sorted(dn_circuits, key=len):
         gates = label_gates(ns, dn, rule=rule, by=by)
         found = misalignment(
-            setting, None, gates, context=context, sampling=sampling, offset=offset, direction=direction
+            model, setting, gates, context=context, sampling=sampling, offset=offset, direction=direction
         )
         points.append(CurvePoint(len(ns), len(dn), found))
     return MisalignmentCurve(tuple(points))

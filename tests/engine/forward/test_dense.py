@@ -10,6 +10,7 @@ from reference import reference_of_many
 from small_models import ARCHITECTURES, random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine import last_logits, run_circuit, run_circuits
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.running import dense_mask
@@ -81,7 +82,7 @@ def test_noise_does_not_depend_on_batches_or_padding() -> None:
     model, pairs = small_model("gpt2"), random_pairs(lengths=(7, 5, 7, 4))
     circuit = model.graph.random_circuit(100)
     whole = run_circuit(model, pairs, circuit, ablation="noise", seed=3)
-    split = run_circuit(model, pairs, circuit, ablation="noise", seed=3, memory=150_000)
+    split = run_circuit(model, pairs, circuit, ablation="noise", seed=3, compute=Compute(memory=150_000))
     torch.testing.assert_close(whole, split, atol=1e-5, rtol=0)
 
 
@@ -158,8 +159,8 @@ def test_errors_say_the_way_out() -> None:
     with pytest.raises(GatewiseError, match="same `qkv`"):
         run_circuit(model, pairs, small_model("gpt2", qkv="merged").graph.full())
     with pytest.raises(GatewiseError, match="Raise it"):
-        run_circuit(model, pairs, model.graph.full(), memory="1kB")
+        run_circuit(model, pairs, model.graph.full(), compute=Compute(memory="1kB"))
     with pytest.raises(GatewiseError, match="another tokenizer"):
         run_circuit(small_model("gpt2"), replace(pairs, clean=pairs.clean + 100), model.graph.full())
     with pytest.raises(GatewiseError, match="such as '8GB'"):
-        run_circuit(model, pairs, model.graph.full(), memory="lots")
+        run_circuit(model, pairs, model.graph.full(), compute=Compute(memory="lots"))

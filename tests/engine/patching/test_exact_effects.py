@@ -8,6 +8,7 @@ from reference import reference_logits
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine import run_circuit
 from gatewise.engine.patching.exact_effects import exact_effects
 from gatewise.engine.runs.activations import Ablation
@@ -22,7 +23,7 @@ def test_effects_are_those_of_single_runs(architecture: str, direction: str, siz
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     graph = model.graph
     circuit = graph.full() if size is None else graph.random_circuit(size, seed=3)
-    found = exact_effects(model, pairs, None, direction, circuit=circuit, memory=150_000)  # type: ignore[arg-type]
+    found = exact_effects(model, pairs, None, direction, circuit=circuit, compute=Compute(memory=150_000))  # type: ignore[arg-type]
     assert list(found.edges) == circuit.indices
     reference = run_circuit(model, pairs, graph.full(), direction)  # type: ignore[arg-type]
     log_p = reference.log_softmax(-1)
@@ -45,7 +46,7 @@ def test_effects_of_other_ablations_are_those_of_the_slow_twin(architecture: str
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     graph, circuit = model.graph, model.graph.random_circuit(70, seed=3)
     setting = Setting(model, pairs, ablation=ablation, seed=5)
-    found = exact_effects(setting, circuit=circuit)
+    found = exact_effects(setting.model, setting, circuit=circuit)
     drawn = setting.runs(setting.batches()[0]).corrupted.outputs
 
     def measures(c: Circuit) -> torch.Tensor:

@@ -12,6 +12,7 @@ from small_models import random_pairs, small_model
 
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.patching.node_patching import LOGITS, Batches
 from gatewise.engine.running import dense_mask
@@ -111,7 +112,9 @@ def test_a_program_of_one_receiver_is_exact_by_reader(architecture: str) -> None
 
 def test_batches_change_nothing() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4) * 8)
-    one, many = (predict(model, pairs, receivers=2, subsets=8, others=8, memory=m) for m in (None, "200kB"))
+    one, many = (
+        predict(model, pairs, receivers=2, subsets=8, others=8, compute=Compute(memory=m)) for m in (None, "200kB")
+    )
     assert len(Setting(model, pairs[:8], memory="200kB").batches(gradient=True)) > 1
     torch.testing.assert_close(one.measured, many.measured)
     for name, values in one.predicted.items():

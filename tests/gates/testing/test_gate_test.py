@@ -13,6 +13,7 @@ from small_models import random_pairs, small_model
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.gate_test import GateTest, interactions, test_gate
@@ -127,7 +128,7 @@ def test_agrees_with_one_run_per_set(architecture: str, receiver: str, groups: M
         named = [edge for group in groups.values() for edge in ([group] if isinstance(group, str) else group)]
         circuit = model.graph.random_circuit(model.graph.n_edges // 2, seed=2)
         circuit |= model.graph.circuit([edge for edge in named if "->" in edge])
-    found = test_gate(model, pairs, receiver, groups, circuit=circuit, rest="clean", memory=300_000)
+    found = test_gate(model, pairs, receiver, groups, circuit=circuit, rest="clean", compute=Compute(memory=300_000))
     sets = range(len(found.table))
     confirmed = found.confirmed
     assert confirmed is not None
@@ -185,7 +186,7 @@ def test_several_receivers_at_once_are_what_each_is_alone(confirm: bool) -> None
         ("a1.h2", {"Q": "<q>", "V": "<v>"}),
     ]
     together = interactions(setting, asked, rest="clean", confirm=confirm)
-    alone = [test_gate(setting, None, *one, rest="clean", confirm=confirm) for one in asked]
+    alone = [test_gate(setting.model, setting, *one, rest="clean", confirm=confirm) for one in asked]
     for a, b in zip(together, alone, strict=True):
         torch.testing.assert_close(a.table, b.table)
         assert a.label == b.label
@@ -195,7 +196,7 @@ def test_several_receivers_at_once_are_what_each_is_alone(confirm: bool) -> None
 
 def test_nothing_depends_on_the_batch_size() -> None:
     model, pairs = small("llama")
-    whole, parts = (test_gate(model, pairs, "m1", MLP, memory=memory) for memory in (None, 300_000))
+    whole, parts = (test_gate(model, pairs, "m1", MLP, compute=Compute(memory=memory)) for memory in (None, 300_000))
     torch.testing.assert_close(whole.table, parts.table, atol=1e-12, rtol=0)
     assert whole.confirmed is not None
     assert parts.confirmed is not None
@@ -278,6 +279,6 @@ def test_a_setting_stands_for_model_and_pairs() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4) * 5)
     setting = Setting(model, pairs)
     expected = test_gate(model, pairs, "a1.h2", HEAD)
-    torch.testing.assert_close(test_gate(setting, None, "a1.h2", HEAD).table, expected.table, atol=0, rtol=0)
+    torch.testing.assert_close(test_gate(setting.model, setting, "a1.h2", HEAD).table, expected.table, atol=0, rtol=0)
     with pytest.raises(GatewiseError, match="between two runs, and zero ablation has one"):
-        test_gate(Setting(model, pairs, ablation="zero"), None, "a1.h2", HEAD)
+        test_gate(model, Setting(model, pairs, ablation="zero"), "a1.h2", HEAD)

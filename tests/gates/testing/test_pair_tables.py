@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
+from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.gate_test import test_gate
@@ -46,7 +47,7 @@ def test_random_synthetic_gates_of_fan_in_two_to_five(seed: int) -> None:
 def test_tables_are_interactions_of_single_edges(architecture: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
     circuit = model.graph.random_circuit(80, seed=1)
-    tables = test_edge_pairs(model, PAIRS, circuit, memory=150_000)
+    tables = test_edge_pairs(model, PAIRS, circuit, compute=Compute(memory=150_000))
     ports = {edge.partition("->")[2] for edge in circuit}
     pairs = [len([edge for edge in circuit if edge.endswith(f"->{port}")]) for port in ports]
     assert len(tables) == sum(n * (n - 1) for n in pairs)  # n (n - 1) / 2 pairs of each port, twice
@@ -64,4 +65,4 @@ def test_a_circuit_that_does_nothing_has_no_tables() -> None:
 def test_other_ablations_have_no_second_run() -> None:
     model = small_model("gpt2")
     with pytest.raises(GatewiseError, match="between two runs"):
-        test_edge_pairs(Setting(model, PAIRS, ablation="zero"), None, model.graph.full())
+        test_edge_pairs(model, Setting(model, PAIRS, ablation="zero"), model.graph.full())

@@ -9,6 +9,7 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.patching.node_patching import Batches
 from gatewise.engine.setting import Setting
@@ -56,7 +57,7 @@ def test_indices_of_edges_are_those_of_interactions_with_all_others(architecture
     names = ["m0->a1.h2<k>", "input->a1.h2<k>", "a0.h1->a1.h2<v>", "a0.h1->m1", "m0->logits"]
     of = model.graph.circuit(names)
     circuit = of | model.graph.random_circuit(60, seed=1) if within else None
-    found = edge_indices(model, PAIRS, of, circuit=circuit, memory=400_000)
+    found = edge_indices(model, PAIRS, of, circuit=circuit, compute=Compute(memory=400_000))
     for edge, ns, dn, gamma in zip(of, found.ns.tolist(), found.dn.tolist(), found.gamma(0.0).tolist(), strict=True):
         receiver = edge.partition("->")[2].partition("<")[0]
         one = test_gate(model, PAIRS, receiver, {"e": edge}, rest="group", circuit=circuit, confirm=False, floor=0.0)

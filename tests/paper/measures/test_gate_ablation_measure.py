@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
+from gatewise.compute import Compute
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
@@ -60,7 +61,7 @@ def test_changes_are_those_of_single_runs() -> None:
     model, pairs = small_model("llama", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     ns, dn = (model.graph.random_circuit(60, seed=seed) for seed in (1, 2))
     gates = label_gates(ns, dn)
-    found = ablate_gates(model, pairs, gates, circuit=gates.sound, repeats=3, memory=150_000)
+    found = ablate_gates(model, pairs, gates, circuit=gates.sound, repeats=3, compute=Compute(memory=150_000))
     full = run_circuit(model, pairs, model.graph.full()).log_softmax(-1)
 
     def distance(*without: str) -> float:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_models import random_pairs, small_model
 
+from gatewise.compute import Compute
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
@@ -21,7 +22,7 @@ TRUE = COMBINED.graph.circuit(["A1->B1", "A2->B1", "A3->B2", "A4->B2", "B1->C", 
 def test_values_are_those_of_single_runs() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     circuit, full = model.graph.random_circuit(60, seed=1), model.graph.full()
-    found = incompleteness(model, pairs, circuit, samples=4, seed=2, memory=150_000)
+    found = incompleteness(model, pairs, circuit, samples=4, seed=2, compute=Compute(memory=150_000))
     for subset, value in zip(found.subsets, found.values.tolist(), strict=True):
         p, q = (log_probabilities(run_circuit(model, pairs, c - subset.edges)) for c in (circuit, full))
         assert value == pytest.approx(float(kl_divergence(p, q).mean()), abs=1e-9)

@@ -9,6 +9,7 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_gates
@@ -60,7 +61,7 @@ def test_scores_are_the_appendix_formulas(context: Context, by: str) -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     ns, dn = (model.graph.random_circuit(70, seed=seed) for seed in (1, 2))
     gates, sampling = label_gates(ns, dn, by=by), Sampling(samples=3, draws=2, seed=5)  # type: ignore[arg-type]
-    found = misalignment(model, pairs, gates, context=context, sampling=sampling, memory=150_000)
+    found = misalignment(model, pairs, gates, context=context, sampling=sampling, compute=Compute(memory=150_000))
     for kind in ("AND", "OR"):
         expected = torch.tensor(by_single_runs(model, pairs, gates, kind, context, sampling), dtype=torch.float64)
         score = found.scores[kind]

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
 from gatewise.display import card, frame, strongest
 from gatewise.engine.patching.edge_ablation import NOTHING, measure_removals
 from gatewise.engine.runs.activations import Ablation, Direction
-from gatewise.engine.setting import AnyMetric, Memory, Setting
+from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.models.model import Model
-from gatewise.tasks.pairs import Pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,22 +55,22 @@ class ExactEffects:
 
 
 def exact_effects(
-    model: Model | Setting,
-    pairs: Pairs | None = None,
+    model: Model,
+    data: Data,
     edges: Iterable[str] | Iterable[int] | None = None,
     direction: Direction = "ns",
     *,
     circuit: Circuit | None = None,
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> ExactEffects:
     """The true change of KL and logit difference for removing each edge alone. Default: all edges of the circuit or
     graph.
 
     `ablation`: what removed edges carry, as for `discover`. `metric`: what stands in the place of the logit difference.
     """
-    setting = Setting.of(model, pairs, ablation=ablation, metric=metric, memory=memory)
+    setting = Setting.of(model, data, ablation=ablation, metric=metric, compute=compute)
     graph = setting.graph
     start = graph.full() if circuit is None else circuit
     chosen = start.indices if edges is None else [e if isinstance(e, int) else graph.index(e) for e in edges]

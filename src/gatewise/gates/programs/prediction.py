@@ -30,11 +30,12 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.drawing import check_can_draw, save_figure
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
 from gatewise.display import card
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.metrics import residual_values
 from gatewise.engine.patching.node_patching import LOGITS, Batches
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.programs.program import Program, compose
 from gatewise.gates.testing.candidates import Candidate, Groups, gate_of_masks, read_gate
@@ -156,8 +157,8 @@ class Prediction:
 
 
 def predict(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     gates: Mapping[str, Groups] | Iterable[GateTest] | None = None,
     *,
     test: Pairs | None = None,
@@ -166,7 +167,7 @@ def predict(
     others: int = OTHERS,
     floor: float = FLOOR,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Prediction:
     """Predict the logit difference of random subsets of groups by sums, pairs and gates, and run them on held-out
     pairs.
@@ -176,7 +177,7 @@ def predict(
     of `pairs` is held out. subsets: how many are predicted; others: how many a line and the best sum are fitted to.
     floor: terms of composed gates that are worth less, as a normalised effect, are left out.
     """
-    search, held_out = search_and_test(model, pairs, test, memory=memory)
+    search, held_out = search_and_test(model, data, test, compute=compute)
     on = Batches(search)
     chosen = _strongest(on, receivers) if gates is None else _given(search.graph, gates)
     chosen.sort(key=lambda gate: gate.node % (len(search.graph.senders) + 1))  # the logits last

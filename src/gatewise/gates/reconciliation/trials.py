@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import Receivers
 from gatewise.engine.running import run_circuit
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.labels import Gates
 from gatewise.gates.reconciliation.conflict import find_conflicts
@@ -96,7 +97,7 @@ def try_removals(
     pairs: Mapping[str, Pairs],
     answer: Reconciliation | Mapping[str, bool],
     others: Mapping[str, Circuit],
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> list[TriedRemoval]:
     """Run every task without the edges of each removal. pairs: by the tasks' names.
 
@@ -114,7 +115,7 @@ def try_removals(
     return [
         trial
         for name, keep in answer.items()
-        for trial in _of_task(name, keep, formulas.get(name), Setting(model, pairs[name], memory=memory), others)
+        for trial in _of_task(name, keep, formulas.get(name), Setting.of(model, pairs[name], compute=compute), others)
     ]
 
 
@@ -122,11 +123,11 @@ def _of_task(
     task: str, keep: bool, formula: TaskFormula | None, setting: Setting, removals: Mapping[str, Circuit]
 ) -> list[TriedRemoval]:
     pairs, graph = setting.pairs, setting.graph
-    full, empty = (run_circuit(setting, circuit=circuit) for circuit in (graph.full(), graph.empty()))
+    full, empty = (run_circuit(setting.model, setting, circuit) for circuit in (graph.full(), graph.empty()))
     reference, low, high = log_probabilities(full), pairs.logit_diff(empty).double(), pairs.logit_diff(full).double()
     found = []
     for name, removal in removals.items():
-        logits = run_circuit(setting, circuit=~removal) if removal else full
+        logits = run_circuit(setting.model, setting, ~removal) if removal else full
         logit_diff = pairs.logit_diff(logits).double()
         share = float((logit_diff - low).mean() / (high - low).mean())
         said = wrong = None

@@ -27,15 +27,17 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.display import card
 from gatewise.engine.patching.node_patching import LOGITS, Batches, Receivers, Side
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.labels import GroupGate
 from gatewise.gates.testing import harsanyi
 from gatewise.gates.testing.candidates import REST, Candidate, Groups, Rest, read_gate
 from gatewise.models.model import Model
 from gatewise.statistics import Interval, joint_sign_flip_p, percentile_interval, resampling_weights
+from gatewise.tasks.catalogue import Task
 from gatewise.tasks.pairs import Pairs
 
 Names = frozenset[str]
@@ -264,8 +266,8 @@ class GateTest:
 
 
 def test_gate(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     receiver: str,
     groups: Groups,
     *,
@@ -274,7 +276,7 @@ def test_gate(
     confirm: bool = True,
     floor: float = FLOOR,
     resamples: int = RESAMPLES,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> GateTest:
     """Test how groups of edges into one node act together.
 
@@ -283,7 +285,7 @@ def test_gate(
     confirm: also on the logit difference of the whole model, which costs a run of what follows the node for each set.
     """
     (found,) = interactions(
-        Setting.of(model, pairs, memory=memory),
+        Setting.of(model, data, "test", compute=compute),
         [(receiver, groups)],
         rest=rest,
         circuit=circuit,
@@ -308,7 +310,7 @@ def interactions(
     resamples: int = RESAMPLES,
 ) -> list[GateTest]:
     """The same for several receivers, each with its groups, which share the runs and the gradients."""
-    setting = setting_of(setting, None, circuit)
+    setting = setting_of(setting.model, setting, circuit)
     gates = [read_gate(setting.graph, receiver, groups, rest, circuit) for receiver, groups in asked]
     if not gates:
         return []
@@ -322,14 +324,16 @@ def interactions(
 
 
 def setting_of(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     circuit: Circuit | None = None,
-    memory: Memory = None,
+    *,
+    metric: AnyMetric = None,
     fewest: int = FEWEST,
+    compute: Compute | None = None,
 ) -> Setting:
     """What is tested on what; or one line about what has no meaning, before any work."""
-    setting = Setting.of(model, pairs, memory=memory)
+    setting = Setting.of(model, data, "test", metric=metric, compute=compute)
     setting.check_circuits([] if circuit is None else [circuit])
     if setting.ablation != "patching":
         raise GatewiseError(f"gates are tested between two runs, and {setting.ablation} ablation has one; drop it.")
@@ -339,17 +343,19 @@ def setting_of(
 
 
 def search_and_test(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     test: Pairs | None,
     circuit: Circuit | None = None,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> tuple[Setting, Setting]:
-    """The pairs to search on, and held-out ones: those given, or the second half."""
-    whole = Setting.of(model, pairs, memory=memory)
+    """The pairs to search on, and held-out ones: those given, those of the task, or the second half."""
+    if isinstance(data, Task) and test is None:
+        test = data.test
+    whole = Setting.of(model, data, "train", compute=compute)
     middle = len(whole) // 2
     parts = (whole[:middle], whole[middle:]) if test is None else (whole, whole.with_pairs(test))
-    return setting_of(parts[0], None, circuit), setting_of(parts[1], None, circuit)
+    return setting_of(model, parts[0], circuit), setting_of(model, parts[1], circuit)
 
 
 def measure(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:

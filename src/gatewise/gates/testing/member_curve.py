@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import Batches, Side
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.candidates import read_groups
 from gatewise.gates.testing.gate_test import checked_total, setting_of
 from gatewise.models.model import Model
 from gatewise.statistics import Interval, ratio_interval
-from gatewise.tasks.pairs import Pairs
 
 DRAWS = 16  # subsets of each size, or all if there are fewer
 
@@ -66,8 +66,8 @@ class MemberCurve:
 
 
 def member_curve(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     receiver: str,
     members: Sequence[str],
     *,
@@ -75,7 +75,7 @@ def member_curve(
     circuit: Circuit | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> MemberCurve:
     """What 0, 1, ... all of these edges (or ports) into one node are worth together, its other edges on one side.
 
@@ -86,7 +86,7 @@ def member_curve(
             f"a curve needs two members or more, one draw or more, and rest 'corrupted' or 'clean'; got "
             f"{len(members)}, {draws} and {rest!r}."
         )
-    setting = setting_of(model, pairs, circuit, memory)
+    setting = setting_of(model, data, circuit, compute=compute)
     gate = read_groups(setting.graph, receiver, {member: member for member in members}, circuit)
     chosen = list(_subsets(len(members), draws, seed))
     sets = torch.tensor([[i in some for i in range(len(members))] + [rest == "clean"] for some in chosen])

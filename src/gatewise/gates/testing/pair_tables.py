@@ -21,27 +21,27 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import Batches
-from gatewise.engine.setting import AnyMetric, Memory, Setting
+from gatewise.engine.setting import AnyMetric, Data
 from gatewise.gate_types import TestedLabel
 from gatewise.gates.testing.candidates import Candidate, gate_of_masks
 from gatewise.gates.testing.gate_test import EDGE_FLOOR, SIDES, GateTest, setting_of, tells_apart, worth
 from gatewise.gates.testing.harsanyi import ADDER, UNDECIDED
 from gatewise.models.model import Model
-from gatewise.tasks.pairs import Pairs
 
 _RESAMPLES = 200
 
 
 def test_edge_pairs(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     circuit: Circuit,
     *,
     of: Circuit | None = None,
     floor: float = EDGE_FLOOR,
     metric: AnyMetric = None,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> list[GateTest]:
     """Test all pairs of edges of `of` (default: of the circuit) that go into one port, within the circuit.
 
@@ -49,7 +49,7 @@ def test_edge_pairs(
     none if the circuit does nothing, so that its two runs have the same logit difference. floor: share of the circuit's
     logit difference below which an effect decides nothing. metric: what stands in the place of the logit difference.
     """
-    setting = setting_of(Setting.of(model, pairs, metric=metric, memory=memory), None, circuit, fewest=1)
+    setting = setting_of(model, data, circuit, metric=metric, fewest=1, compute=compute)
     setting.check_circuits([] if of is None else [of])
     gates = list(_pairs_of_edges(setting.graph, circuit, circuit if of is None else circuit & of))
     found, total = worth(Batches(setting, circuit), gates)

@@ -21,15 +21,15 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
 from gatewise.display import SHOWN, card
 from gatewise.engine.patching.node_patching import LOGITS, Batches, Receivers
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data
 from gatewise.gates.testing.candidates import Candidate, read_gate
 from gatewise.gates.testing.gate_test import FLOOR, RESAMPLES, measure, setting_of
 from gatewise.gates.testing.harsanyi import gate_index, way_of_acting
 from gatewise.models.model import Model
 from gatewise.statistics import percentile_interval, resampling_weights
-from gatewise.tasks.pairs import Pairs
 
 ORDERS = 4  # half of them drawn, the others their reverses
 
@@ -67,17 +67,17 @@ class EdgePartners:
 
 
 def edge_partners(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     edge: str,
     *,
     circuit: Circuit | None = None,
     orders: int = ORDERS,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> EdgePartners:
     """Where and with whom the difference of an edge's Ns and Dn effects arises, within a circuit or the model."""
-    setting = setting_of(model, pairs, circuit, memory)
+    setting = setting_of(model, data, circuit, compute=compute)
     graph, index = setting.graph, setting.graph.index(edge)
     port, sender = int(graph.edge_port[index]), int(graph.edge_sender[index])
     gate = read_gate(graph, graph.port_node[port], {"edge": edge}, "group", circuit)
@@ -144,15 +144,15 @@ class EdgeIndices:
 
 
 def edge_indices(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     of: Circuit,
     *,
     circuit: Circuit | None = None,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> EdgeIndices:
     """Exact Ns and Dn effects at their receivers of all edges of `of`, in the model or within a circuit."""
-    setting = setting_of(model, pairs, circuit, memory)
+    setting = setting_of(model, data, circuit, compute=compute)
     setting.check_circuits([of])
     graph, on = setting.graph, Batches(setting, circuit)
     chosen = graph.matrix(of.mask)

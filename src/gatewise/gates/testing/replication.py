@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.display import SHOWN, card
 from gatewise.engine.patching.node_patching import Batches
-from gatewise.engine.setting import Memory
 from gatewise.gates.testing.candidates import read_gate
 from gatewise.gates.testing.gate_test import GateTest, measure, setting_of
 from gatewise.models.model import Model
@@ -96,7 +96,7 @@ def replicate(
     pairs: Mapping[str, Pairs],
     *,
     circuit: Circuit | None = None,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> Replication:
     """Test gates again on other pairs, by name: {"all names": ..., "other templates": ...}.
 
@@ -106,7 +106,7 @@ def replicate(
     tested = list(gates)
     found = {}
     for name, other in pairs.items():
-        on = Batches(setting_of(model, other, circuit, memory), circuit)
+        on = Batches(setting_of(model, other, circuit, compute=compute), circuit)
         again = [read_gate(model.graph, one.receiver, one.groups, one.rest, circuit) for one in tested]
         tables, total = measure(on, again)
         repeated = [

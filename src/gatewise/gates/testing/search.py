@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
 from gatewise.display import SHOWN, card
 from gatewise.engine.patching.node_patching import LOGITS, Batches
-from gatewise.engine.setting import Memory, Setting
+from gatewise.engine.setting import Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.gates.labels import Gates
@@ -83,8 +84,8 @@ class GateTests:
 
 
 def test_gates(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     circuit: Circuit | None = None,
     *,
     test: Pairs | None = None,
@@ -94,14 +95,14 @@ def test_gates(
     confirm: bool = True,
     floor: float = FLOOR,
     seed: int = 0,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> GateTests:
     """The strongest gates of a circuit, or of the whole model, tested on held-out pairs.
 
     test: the held-out pairs; without them the second half of `pairs` is held out. of: only edges of this circuit are
     put into groups, within `circuit` or the model. most: receivers that are tested for each grouping.
     """
-    search, held_out = search_and_test(model, pairs, test, circuit, memory)
+    search, held_out = search_and_test(model, data, test, circuit, compute)
     search.check_circuits([] if of is None else [of])
     unknown = [one for one in groupings if one not in GROUPINGS]
     if unknown or not groupings:
@@ -117,21 +118,21 @@ test_gates.__test__ = False  # type: ignore[attr-defined]  # pytest would take i
 
 
 def test_receivers(
-    model: Model | Setting,
-    pairs: Pairs | None,
+    model: Model,
+    data: Data,
     gates: Gates,
     receivers: Sequence[str],
     *,
     confirm: int = MOST_RECEIVERS,
     floor: float = FLOOR,
-    memory: Memory = None,
+    compute: Compute | None = None,
 ) -> GateTests:
     """Test these receivers in the whole model: the ports of heads, and what each direction found of other nodes' edges.
 
     Nothing is searched for, so that all pairs may serve as a test. confirm: how many of the largest interactions are
     looked for in the logit difference of the whole model.
     """
-    on = Batches(setting_of(model, pairs, memory=memory))
+    on = Batches(setting_of(model, data, compute=compute))
     graph = on.model.graph
     nodes = [find_node(graph, name) for name in receivers]
     masks = {node: port_masks(on, node) if len(_ports(on, node)) > 1 else _by_direction(gates, node) for node in nodes}
