@@ -117,7 +117,8 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
         "print('started')\n"
         "model = gw.load_model('tiny')\n"
         "pairs = gw.task('ioi', model, examples=4).train\n"
-        "one, two = (gw.score_edges(model, pairs, 'eap-ig', compute=gw.Compute(memory='2MB', workers=n)).values for n in (1, 2))\n"
+        "ways = [gw.Compute(memory='2MB', workers=n) for n in (1, 2)]\n"
+        "one, two = (gw.score_edges(model, pairs, 'eap-ig', compute=way).values for way in ways)\n"
         "print(one.equal(two))\n"
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

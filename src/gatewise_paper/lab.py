@@ -16,6 +16,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
 from gatewise.circuits.selection import Selection, select_each
+from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.labels import Gates, label_gates
@@ -235,7 +236,7 @@ class Lab:
             return [self._untrimmed(first[size]) for size in sizes]
         pairs, parameters = self.pairs(task, "acdc", seed, "fixed pairs"), self.preset.parameters.get("acdc", {})
         taus = [first[size].provenance["notes"]["tau"] for size in sizes]
-        more: dict[str, Any] = {"seed": seed, "store": self.store, **parameters}
+        more: dict[str, Any] = {"seed": seed, "compute": Compute(store=self.store), **parameters}
         return [discover(self.model, pairs, "acdc", direction, threshold=tau, **more) for tau in taus]
 
     def _untrimmed(self, trimmed: Circuit) -> Circuit:
@@ -270,7 +271,14 @@ class Lab:
         parameters = {**self.preset.parameters.get(method, {}), **changes}
         pairs, kept = self.pairs(task, method, seed, variant), self.store if store else None
         return discover(
-            self.model, pairs, method, direction=directions, edges=sizes, seed=seed, store=kept, **parameters
+            self.model,
+            pairs,
+            method,
+            direction=directions,
+            edges=sizes,
+            seed=seed,
+            compute=Compute(store=kept),
+            **parameters,
         )
 
     def gates(self, task: str, method: str, size: int, seed: int = 0, by: Grouping = "port") -> Gates:

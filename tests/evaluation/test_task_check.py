@@ -29,8 +29,8 @@ def test_silent_when_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"right_over_wrong": 0.6}, "only 60% of the clean prompts"),
-        ({"top_is_right": 0.0}, "never gives a correct answer"),
+        ({"pairwise_accuracy": 0.6}, "only 60% of the clean prompts"),
+        ({"top1_accuracy": 0.0}, "never gives a correct answer"),
         ({"logit_diff_corrupted": 2.9, "logit_diff_error": 0.001}, "3.000 on clean, 2.900 on corrupted"),
         ({"logit_diff_error": 1.5}, "no more than by chance"),
         ({"right_on_corrupted": 0.95}, "95% of them, and on 90% of the clean"),

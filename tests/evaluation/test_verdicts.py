@@ -148,10 +148,10 @@ def test_random_weights_on_real_tasks(tiny: Model, task: str) -> None:
 
 def test_a_task_the_model_cannot_do(tiny: Model) -> None:
     made = gw.task("sa", tiny, examples=8)
-    wrong = [replace(pairs, right=pairs.wrong, wrong=pairs.right) for pairs in (made.train, made.test)]
+    wrong = [replace(pairs, correct=pairs.incorrect, incorrect=pairs.correct) for pairs in (made.train, made.test)]
     found = make_report(tiny, Task("backwards", wrong[0], wrong[1], 0, True), edges=40, random_circuits=1, examples=1)
     assert_no_praise(found)
-    assert "cannot do this task: it prefers the right answer on only 0%" in headline(found)
+    assert "cannot do this task: it prefers the correct answer on only 0%" in headline(found)
 
 
 def test_two_pairs(tiny: Model) -> None:
@@ -165,7 +165,7 @@ def test_single_examples_have_the_mean_of_the_whole(tiny: Model) -> None:
     one = gw.evaluate(tiny, test, tiny.graph.random_circuit(900, seed=0), random_circuits=0)
     assert len(one.per_example) == one.examples == 8
     for part in ("circuit", "complement", "full", "empty"):
-        values = [row[f"{part}_margin"] for row in one.per_example]
+        values = [row[f"{part}_logit_diff"] for row in one.per_example]
         assert sum(values) / 8 == pytest.approx(getattr(one, part).logit_diff.mean)
     logits = gw.run_circuit(tiny, test, tiny.graph.full())
     assert [row["full_logit_diff"] for row in one.per_example] == pytest.approx(

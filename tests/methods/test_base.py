@@ -28,7 +28,7 @@ ABLATIONS = ["zero", "mean", "noise"]
 
 def surprise(logits: Tensor, pairs: Pairs) -> Tensor:
     """A metric of one's own: log probability of the right answer."""
-    return logits.log_softmax(dim=-1).gather(-1, pairs.right[:, :1].expand(*logits.shape[:-1], 1))[..., 0]
+    return logits.log_softmax(dim=-1).gather(-1, pairs.correct[:, :1].expand(*logits.shape[:-1], 1))[..., 0]
 
 
 OWN = gw.Metric("surprise", surprise, version="3")

@@ -62,5 +62,5 @@ def test_errors() -> None:
         Pairs.from_tokens(CLEAN, CORRUPTED, [0], [1, 1])
     with pytest.raises(GatewiseError, match="pair 0: the correct answer needs at least one token id"):
         Pairs.from_tokens(CLEAN, CORRUPTED, [[], 0], [1, 1])
-    with pytest.raises(GatewiseError, match="logit difference is"):
+    with pytest.raises(GatewiseError, match="difference is"):
         Pairs.from_tokens(CLEAN, CORRUPTED, [0, 0], [1, 1], difference="other")  # type: ignore[arg-type]

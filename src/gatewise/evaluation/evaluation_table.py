@@ -14,7 +14,16 @@ from rich.table import Table
 if TYPE_CHECKING:
     from gatewise.evaluation.evaluations import Behaviour, Evaluation
 
-COLUMNS = ("\n", "\nedges", "C:\nKL(G||C)", "\nacc", "\nmargin", "G\\C:\nKL(.||G)", "\nacc", "\nmargin")  # 80 wide
+COLUMNS = (
+    "\n",
+    "\nedges",
+    "C:\nKL(G||C)",
+    "\nacc",
+    "logit\ndiff",
+    "G\\C:\nKL(.||G)",
+    "\nacc",
+    "logit\ndiff",
+)  # 80 wide
 _LEGEND = (
     "C: the circuit alone; G\\C: the model without it. Faithful: KL(G||C) near 0. Complete: KL(G\\C||G) as high as for "
     "the full graph, whose removal leaves the corrupted run. acc: pairwise accuracy. ± standard error over examples."

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gatewise.compute import Compute, parse_bytes
+from gatewise.compute import parse_bytes
 from gatewise.engine.runs.batches import free_memory
 from gatewise.engine.runs.counting import Counter
 from gatewise.engine.setting import Setting
@@ -83,7 +83,7 @@ def forecast(
     dtype: str | None = None,
     bos: bool | None = None,
     first_token: bool = False,
-    compute: Compute | None = None,
+    memory: int | str | None = None,
     accelerator: str | None = None,
     free: int | str | None = None,
     **parameters: Any,
@@ -103,7 +103,7 @@ def forecast(
     graph = about.model.graph
     if edges is not None and not 0 < edges <= graph.n_edges:
         raise GatewiseError(f"a circuit of {edges:,} edges was asked for; {about.model.name} has {graph.n_edges:,}.")
-    setting = Setting.of(about.model, about.pairs, compute=compute)
+    setting = Setting(about.model, about.pairs, memory=memory)
     problem = Problem(setting, (direction,), {} if edges is None else {direction: (edges,)})
     work = _work(problem, chosen, config)
     plain_operations, plain_moved = _plain(about)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
+from gatewise.compute import Compute
 from gatewise.engine.patching.exact_effects import exact_effects
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
@@ -20,7 +21,6 @@ from gatewise.methods.base import Method
 from gatewise.methods.discovery import discover
 from gatewise.models.model import Model
 from gatewise.statistics import rank_correlation
-from gatewise.store import Store
 from gatewise.tasks.pairs import Pairs
 
 BOTH: tuple[Direction, ...] = ("ns", "dn")
@@ -77,8 +77,7 @@ def halves(
     whole: Mapping[Direction, Circuit],
     *,
     seed: int,
-    memory: int | str | None,
-    store: Store | None,
+    compute: Compute,
     parameters: Mapping[str, Any],
 ) -> dict[Direction, float]:
     """Jaccard overlap of the circuits that the first and the second half of the pairs find, of the size of the whole's.
@@ -87,7 +86,7 @@ def halves(
     """
     middle = len(pairs) // 2
     sizes = {direction: len(circuit) for direction, circuit in whole.items()}
-    asked: dict[str, Any] = {"direction": tuple(sizes), "edges": sizes, "seed": seed, "memory": memory, "store": store}
+    asked: dict[str, Any] = {"direction": tuple(sizes), "edges": sizes, "seed": seed, "compute": compute}
     first = discover(model, pairs[:middle], method, **asked, **parameters)
     if method.additive:
         second = {one: _rest(circuit, first[one], middle / len(pairs)) for one, circuit in whole.items()}

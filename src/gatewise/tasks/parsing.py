@@ -19,7 +19,7 @@ from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example, TokenExample
 
 COLUMNS = ("clean", "corrupted", "correct", "incorrect")
-_OTHER_NAMES = {"right": "correct", "wrong": "incorrect"}  # of columns in older files
+_OLDER_NAMES = {"right": "correct", "wrong": "incorrect"}
 _WAY_OUT = (
     f"Give rows with the columns {', '.join(COLUMNS)}: a list of dicts or of tuples in this order, a dict of lists, a "
     f"pandas frame, or one split of a Hugging Face dataset."
@@ -123,12 +123,17 @@ def _from_columns(data: Mapping[str, Any]) -> list[dict[str, object]]:
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
+def column_name(text: str) -> str:
+    """The name of a column without spaces and capitals; columns of older files have their present names."""
+    name = text.strip().lower()
+    return _OLDER_NAMES.get(name, name)
+
+
 def own_columns(record: Mapping[Any, Any], way_out: str = _WAY_OUT) -> dict[str, Any]:
     """Our columns of a record, whatever the case of their names; others are left out."""
     found: dict[str, Any] = {}
     for name, value in record.items():
-        plain = str(name).strip().lower()
-        plain = _OTHER_NAMES.get(plain, plain)
+        plain = column_name(str(name))
         if plain in found:
             raise GatewiseError(f"columns: {plain} is there twice. {way_out}")
         if plain in COLUMNS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from gatewise.errors import GatewiseError
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import TokenExample
-from gatewise.tasks.parsing import COLUMNS, BadRowsError, Record, Row, encoded, own_columns, sorted_out
+from gatewise.tasks.parsing import COLUMNS, BadRowsError, Record, Row, column_name, encoded, own_columns, sorted_out
 
 SUFFIXES = (".csv", ".jsonl")
 LARGEST_FILE = 64 * 2**20  # bytes
@@ -99,7 +99,7 @@ def _csv_records(path: Path, text: str) -> Iterator[Record]:
 
 
 def _header(where: str, row: list[str]) -> list[str]:
-    names = [name.strip().lower() for name in row]
+    names = [column_name(name) for name in row]
     try:
         if twice := [name for name in COLUMNS if names.count(name) > 1]:
             raise GatewiseError(f"columns: {twice[0]} is there twice. {_WAY_OUT}")

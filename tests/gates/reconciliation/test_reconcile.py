@@ -104,7 +104,7 @@ class Synthetic:
         """One pair for each task, in order."""
         count = len(self.speaking)
         return gw.Pairs.from_tokens(
-            [[task + 1] for task in range(count)], [[0]] * count, right=[0] * count, wrong=[1] * count
+            [[task + 1] for task in range(count)], [[0]] * count, correct=[0] * count, incorrect=[1] * count
         )
 
     def logit_diff(self, task: int, kept: Mapping[str, Tensor]) -> Tensor:
@@ -375,7 +375,7 @@ def test_trials_run_the_model_and_blame_the_gate_that_is_wrong() -> None:
     emitted = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     layers = [[SyntheticGate("B", "AND", ("A1", "A2"))], [SyntheticGate("out", "ADDER", ("B",))]]
     model = logic_model("synthetic:wrong", ["A1", "A2"], emitted, layers, "out")
-    graph, pairs = model.graph, gw.Pairs.from_tokens([[1]] * 4, [[0]] * 4, right=[0] * 4, wrong=[1] * 4)
+    graph, pairs = model.graph, gw.Pairs.from_tokens([[1]] * 4, [[0]] * 4, correct=[0] * 4, incorrect=[1] * 4)
     rest = ["B->out", "out->logits"]
     ns, dn = graph.circuit(rest), graph.circuit(["A1->B", "A2->B", *rest])
     red = label_gates(ns.with_provenance(task="red"), dn.with_provenance(task="red"))
