@@ -23,7 +23,7 @@ from gatewise.models.synthetic.logic_model import (
 from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise_paper.truth.labels import (
-    FOUND,
+    UNION,
     PRUNING_STEPS,
     Share,
     Study,
@@ -51,7 +51,7 @@ def plant(*gates: tuple[str, Any, str]) -> SyntheticModel:
 def test_without_noise_and_nesting_tested_labels_are_the_truth() -> None:
     report = benchmark(Study(models=6), ("eap", "acdc"), ("orders",))
     for row in report.searches:
-        if row.direction in (FOUND, "ns+dn"):
+        if row.direction in (UNION, "ns+dn"):
             assert row.precision is not None
             assert row.recall is not None
             assert row.precision.value == row.recall.value == 1
@@ -65,7 +65,7 @@ def test_without_noise_and_nesting_tested_labels_are_the_truth() -> None:
 def test_exhaustive_combinations() -> None:
     synthetic = plant(("B", "OR", "A1 A2 A3"), ("C", "AND", "B A4"))
     found = trial(synthetic, "exhaustive", 0.01, 0)
-    assert found.circuits[FOUND] == synthetic.circuit
+    assert found.circuits[UNION] == synthetic.circuit
     assert {edge: found.labels["exhaustive"][edge] for edge in synthetic.truth} == synthetic.truth
 
 
@@ -115,7 +115,7 @@ ADDER_UNDER_OR = plant(("B", "ADDER", "A1 A2"), ("C", "OR", "B A3"))
 
 
 def missed(synthetic: SyntheticModel, method: str) -> set[str]:
-    return set(synthetic.truth) - set(trial(synthetic, method, 0.01, 0).circuits[FOUND])
+    return set(synthetic.truth) - set(trial(synthetic, method, 0.01, 0).circuits[UNION])
 
 
 def test_a_gate_of_the_other_type_upstream_is_invisible_to_eap() -> None:
