@@ -36,9 +36,10 @@ browser: $(VENV)/.installed-browser ## what the tests of the report need: Playwr
 		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
 		|| echo "no chromium, and no right to install it: the tests of the report are skipped (CI=true: they fail)"
 
-lint: $(LINT) ## ruff and mypy --strict
+lint: $(LINT) ## ruff, the check of names and docstrings, and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/mypy
 
 format: $(LINT) ## rewrite the code in the project's style
