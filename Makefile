@@ -4,11 +4,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Stamps: $(RUN) is gatewise with its dependencies, $(VENV)/.installed-NAME the extra NAME of pyproject.toml beside it.
+# Stamps: $(RUN) says that gatewise is installed, $(VENV)/.installed-NAME that it is with the extra NAME of pyproject.toml.
 RUN := $(VENV)/.installed
 TEST := $(VENV)/.installed-test
 LINT := $(VENV)/.installed-lint
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PEERS_VENV := .venv-peers
 PEERS := bench/results/peers.json
 ACDC := bench/results/acdc.json
@@ -25,13 +24,13 @@ help: ## show this list
 demo: $(RUN) ## find the IOI circuits of the default model, and write a report to open in a browser
 	$(BIN)/gatewise run --out runs/demo
 
-test: $(TEST) browser ## run the tests
+test: browser ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
-coverage: $(TEST) browser ## run the tests, and print which lines none of them reaches
+coverage: browser ## run the tests, and print which lines none of them reaches
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term-missing
 
-browser: $(VENV)/.installed-browser ## what the tests of the report need: Playwright, and chromium if we may install it
+browser: $(TEST) ## what the tests of the report need: chromium, if we may install it
 	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
 		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
 		|| echo "no chromium, and no right to install it: the tests of the report are skipped (CI=true: they fail)"
@@ -95,17 +94,21 @@ dist: $(VENV)/.installed-build ## build the source archive and the wheel of a re
 clean: ## remove the environment and the tools' caches
 	rm -rf $(VENV) $(PEERS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
-$(RUN): pyproject.toml constraints.txt
+# Makes .venv if there is none, and installs gatewise there, with an extra if one is given as in `[test]`.
+define INSTALL
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 		echo "gatewise needs Python 3.10 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
 		echo "Name another one: make $(or $(MAKECMDGOALS),test) PYTHON=python3.11"; exit 1; }
-	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP_INSTALL) --editable .
-	@touch $@
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".$(1)"
+	@touch $(RUN) $@
+endef
 
-$(VENV)/.installed-%: $(RUN)
-	$(PIP_INSTALL) --editable ".[$*]"
-	@touch $@
+$(RUN): pyproject.toml constraints.txt
+	$(call INSTALL)
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt
+	$(call INSTALL,[$*])
 
 # AutoCircuit needs TransformerLens before version 4, and that older transformers and numpy than gatewise.
 $(PEERS_VENV)/.installed:
