@@ -35,11 +35,11 @@ browser: $(TEST) ## what the tests of the report need: chromium, if we may insta
 		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
 		|| echo "no chromium, and no right to install it: the tests of the report are skipped (CI=true: they fail)"
 
-lint: $(LINT) ## ruff, the check of names and docstrings, and mypy --strict
+lint: $(LINT) ## ruff, mypy --strict, and the check of names and docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python scripts/check_words.py
 	$(BIN)/mypy
+	$(BIN)/python scripts/check_words.py
 
 format: $(LINT) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
