@@ -99,7 +99,13 @@ def check_circuits(model: Model, circuits: Sequence[Circuit]) -> None:
 
 
 def lay_out(model: Model, pairs: Pairs, *, share_prefix: bool) -> Layout:
-    """Decide the window: all columns, or those from the first difference of any pair on."""
+    """Decide the window: all columns, or those from the first difference of any pair on.
+
+    Attention looks back only, so before a pair's first difference both sides have the same activations, and so has
+    every circuit: keys and values of these columns are computed once, as the prefix. One window serves a batch, so it
+    begins where the first of its pairs differs.
+    """
+    # The last column is read at the logits, so it is in the window even if the sides of all pairs agree.
     start = min(int(pairs.first_difference.min()), pairs.width - 1) if share_prefix else 0
     return Layout(pairs.lengths.to(model.device), pairs.width, start, model.dtype)
 
@@ -132,12 +138,12 @@ def _forward(
     keys_values: list[KeysValues | None] = []
 
     def write(index: int, x: Tensor) -> Tensor:
-        sublayer, found = model.sublayers[index], None
+        sublayer, cached = model.sublayers[index], None
         if isinstance(sublayer, Attention):
-            out, found = sublayer.run(x[None], layout, prefix[index])
+            out, cached = sublayer.run(x[None], layout, prefix[index])
         else:
             out = sublayer(x.expand(sublayer.n_nodes, *x.shape))
-        keys_values.append(found)
+        keys_values.append(cached)
         if outputs is not None:
             outputs[nodes[index + 1]] = out
         return out.sum(dim=0)
@@ -174,10 +180,15 @@ class BothRuns:
     def intervention(self, model: Model, direction: Direction) -> Intervention:
         other = self.corrupted if direction == "ns" else self.clean
         reference, nodes = self.reference(direction), model.graph.sender_slices[0]
-        sources = reference.outputs[nodes].clone()  # so that the rest of the run can be freed
-        base = bases(model, other.outputs)
-        on = (self.layout, self.prefix, sources, other.outputs, base, reference.logits)
-        return Intervention(*on, is_run=not self.ablated)
+        return Intervention(
+            self.layout,
+            self.prefix,
+            sources=reference.outputs[nodes].clone(),  # so that the rest of the run can be freed
+            other=other.outputs,
+            base=bases(model, other.outputs),
+            reference_logits=reference.logits,
+            is_run=not self.ablated,
+        )
 
 
 def both_runs(model: Model, pairs: Pairs, *, share_prefix: bool = True) -> BothRuns:
@@ -210,9 +221,8 @@ def ablated_runs(
         assert moments is not None
         other = moments.mean.to(clean.outputs.dtype)[:, None, None]
         if ablation == "noise":
-            other = (
-                other + _noise(pairs, clean.outputs, seed, first_example) * moments.deviation.to(other)[:, None, None]
-            )
+            noise = _noise(pairs, clean.outputs, seed, first_example)
+            other = other + noise * moments.deviation.to(other)[:, None, None]
     whole = other.expand_as(clean.outputs)
     last = bases(model, whole[:, :, -1:])[-1][:, -1]
     return BothRuns(layout, prefix, clean, Run(whole, model.unembed(last)), ablated=True)
@@ -220,8 +230,9 @@ def ablated_runs(
 
 def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:
     """Standard normal draws, example by example, for the real positions only: padding changes nothing."""
-    noise = torch.zeros(like.shape, dtype=torch.float64)
+    noise = torch.zeros(like.shape, dtype=torch.float64)  # and on the CPU: the same draws for every dtype and device
     for row, length in enumerate(pairs.lengths.tolist()):
+        # A seed for each example, counted over all batches: however they are cut, an example's noise is its own.
         generator = torch.Generator().manual_seed(seed * 1_000_003 + first_example + row)
         shape = (noise.shape[0], length, noise.shape[3])
         noise[:, row, -length:] = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -230,16 +241,15 @@ def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:
 
 def clean_moments(model: Model, batches: list[Pairs]) -> Moments:
     """Mean and deviation of the nodes' outputs over examples and real positions of the clean run."""
-    count = 0.0
-    total = square = None
+    count, shape = 0, (len(model.graph.senders), model.d_model)
+    total, square = torch.zeros(2, *shape, dtype=torch.float64, device=model.device)
     for pairs in batches:
         layout = lay_out(model, pairs, share_prefix=False)
         outputs = plain_run(model, pairs.clean, layout, (None,) * len(model.sublayers)).outputs
+        # In float64: the variance is a difference of two sums that are nearly equal where a mean is large.
         chosen = outputs[:, layout.real()].double()  # [sender, real position, d]
         count += chosen.shape[1]
-        total = chosen.sum(1) if total is None else total + chosen.sum(1)
-        square = chosen.square().sum(1) if square is None else square + chosen.square().sum(1)
-    assert total is not None
-    assert square is not None
+        total += chosen.sum(1)
+        square += chosen.square().sum(1)
     mean = total / count
     return Moments(mean, (square / count - mean.square()).clamp(min=0).sqrt())
