@@ -78,7 +78,8 @@ class Attribution:
         self._sublayers = (*self.model.sublayers, None)  # the logits are the last
         self._columns = _columns(self.model, self.layout.window)
         shape = (len(self.model.graph.senders), len(self.pairs), self.layout.window, self.model.d_model)
-        self._difference = torch.empty(shape, dtype=_fine(self.model.dtype), device=self.model.device)
+        fine = torch.promote_types(self.model.dtype, torch.float32)  # scores sum up many small products
+        self._difference = torch.empty(shape, dtype=fine, device=self.model.device)
 
     def directions(self, directions: Sequence[Direction]) -> dict[Direction, Tensor]:
         """Scores summed over the examples, gradients on the clean side (ns) or the corrupted (dn). [port, sender] each
@@ -240,7 +241,13 @@ class Attribution:
         sublayer = self._sublayers[index]
         if not isinstance(sublayer, Attention):
             return gradient.direct[0]
-        _spell_out(sublayer, gradient, buffer)
+        blocks = buffer.split(sublayer.n_heads)  # all q, all k, all v
+        for projection, direct, block in zip(sublayer.projections, gradient.direct, blocks, strict=True):
+            weight = _with_norm(sublayer, projection, buffer.dtype)
+            groups, d, size = weight.shape  # query heads of a group share a weight
+            torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
+        for along, standard in zip(gradient.along, gradient.standard, strict=True):
+            buffer.addcmul_(along, standard, value=-1)
         return buffer if self.model.graph.qkv == "split" else buffer.unflatten(0, (3, sublayer.n_heads)).sum(dim=0)
 
     def _score(self, scores: Tensor, index: int, into_ports: Tensor) -> None:
@@ -268,11 +275,6 @@ def _plus(a: Tensor, b: Tensor) -> Tensor:
     wide, narrow = (a, b) if a.shape[1] >= b.shape[1] else (b, a)
     wide[:, -narrow.shape[1] :] += narrow
     return wide
-
-
-def _fine(dtype: torch.dtype) -> torch.dtype:
-    """Scores are accumulated in float32 at least."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _gather(sublayer: Attention | Pointwise, reading: _Reading, into_stream: Tensor) -> SublayerGradient:
@@ -317,17 +319,6 @@ def _through_all(sublayer: Attention | Pointwise | None, gradient: SublayerGradi
     for along, standard in zip(gradient.along, gradient.standard, strict=True):
         total.addcmul_(along.sum(dim=0), standard, value=-1)
     return total
-
-
-def _spell_out(sublayer: Attention, gradient: SublayerGradient, out: Tensor) -> None:
-    """The gradient at every port of attention, all q, all k, all v. out: [port, example, window, d]"""
-    blocks = out.split(sublayer.n_heads)
-    for projection, direct, block in zip(sublayer.projections, gradient.direct, blocks, strict=True):
-        weight = _with_norm(sublayer, projection, out.dtype)
-        groups, d, size = weight.shape  # query heads of a group share a weight
-        torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
-    for along, standard in zip(gradient.along, gradient.standard, strict=True):
-        out.addcmul_(along, standard, value=-1)
 
 
 def _with_norm(sublayer: Attention, projection: Projection, dtype: torch.dtype) -> Tensor:

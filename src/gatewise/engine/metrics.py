@@ -119,6 +119,15 @@ def metric_of(given: str | Metric | MetricFunction | None) -> Metric | None:
     return _NAMED[given]
 
 
+def unembedded_in_parts(model: Model, residual: Tensor, measure: Distance) -> Tensor:
+    """Measure the logits, in float64, of last residuals, so many at a time that they fit. [..., example, d] ->
+    [..., example]"""
+    flat = residual.reshape(-1, *residual.shape[-2:])
+    size = max(1, _LOGITS // (flat.shape[1] * model.vocabulary_size))
+    values = [measure(model.unembed(part).double()).double() for part in flat.split(size)]
+    return torch.cat(values).reshape(residual.shape[:-1])
+
+
 class Deviation:
     """Distances of last residuals from the reference by any metric: the slower, exact twin of `Divergence`."""
 
@@ -133,10 +142,7 @@ class Deviation:
 
     def exact(self, residual: Tensor) -> Tensor:
         """The distance of last residuals [..., example, d] -> [..., example], in float64."""
-        flat = residual.reshape(-1, *residual.shape[-2:])
-        size = max(1, _LOGITS // (flat.shape[1] * self.model.vocabulary_size))
-        distances = [self._distance(self.model.unembed(part).double()).double() for part in flat.split(size)]
-        return torch.cat(distances).reshape(residual.shape[:-1])
+        return unembedded_in_parts(self.model, residual, self._distance)
 
     def estimate(
         self, residual: Tensor, wanted: float, basis: object = None, start: Tensor | None = None
@@ -155,13 +161,11 @@ def residual_values(model: Model, pairs: Pairs, metric: Metric = LOGIT_DIFF) -> 
         return lambda residual: metric.value(model.unembed(residual), pairs).double()
     answers = torch.unique(torch.cat([pairs.correct.flatten(), pairs.incorrect.flatten()]))
     answers = answers[answers >= 0]  # pairs with fewer answers than others are filled up with -1
-    column = torch.full((model.vocabulary_size,), -1)
-    column[answers] = torch.arange(len(answers))
-    among = replace(
-        pairs,
-        correct=torch.where(pairs.correct >= 0, column[pairs.correct], pairs.correct),
-        incorrect=torch.where(pairs.incorrect >= 0, column[pairs.incorrect], pairs.incorrect),
+    correct, incorrect = (
+        torch.where(tokens >= 0, torch.searchsorted(answers, tokens), tokens)
+        for tokens in (pairs.correct, pairs.incorrect)
     )
+    among = replace(pairs, correct=correct, incorrect=incorrect)
     rows = model.head[answers.to(model.device)]
 
     def values(residual: Tensor) -> Tensor:

@@ -25,18 +25,15 @@ from gatewise.engine.runs.activations import (
     Moments,
     ablated_runs,
     both_runs,
-    check_choice,
-    check_circuits,
-    check_pairs,
     clean_moments,
     lay_out,
     plain_run,
-    prefix_of,
 )
 from gatewise.engine.runs.batches import batches
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.tasks.catalogue import Task
+from gatewise.tasks.encoding import tokenizer_fingerprint
 from gatewise.tasks.pairs import Pairs
 
 Memory: TypeAlias = "int | str | None"
@@ -84,12 +81,10 @@ class Setting:
         seed: int = 0,
         memory: Memory = None,
     ) -> None:
-        check_choice("ns", ablation)
-        if not isinstance(pairs, Pairs):
-            raise GatewiseError(f"expected Pairs, got {pairs!r}. Of a task, pass task.train or task.test.")
-        check_pairs(model, pairs)
         self.model, self.pairs = model, pairs
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
+        self.check_direction("ns")
+        _check_pairs(model, pairs)
         self.memory = parse_bytes(memory)
         self._batches: dict[bool, list[Batch]] = {}  # by whether a gradient is taken
         self._runs: dict[tuple[int, int], BothRuns] = {}
@@ -249,7 +244,15 @@ class Setting:
         Raises:
             GatewiseError: There is no such direction.
         """
-        check_choice(direction, self.ablation)
+        if direction not in ("ns", "dn"):
+            raise GatewiseError(f"direction is 'ns' (noising) or 'dn' (denoising), got {direction!r}.")
+        if self.ablation not in ("patching", "zero", "mean", "noise"):
+            raise GatewiseError(f"ablation is 'patching', 'zero', 'mean' or 'noise', got {self.ablation!r}.")
+        if direction == "dn" and self.ablation != "patching":
+            raise GatewiseError(
+                f"direction 'dn' with {self.ablation} ablation: denoising starts from a corrupted run, and "
+                f"{self.ablation} ablation has none. Use ablation='patching', or direction='ns'."
+            )
 
     def check_circuits(self, circuits: Sequence[Circuit]) -> None:
         """Refuse circuits of another graph.
@@ -260,7 +263,12 @@ class Setting:
         Raises:
             GatewiseError: One of them is of another graph.
         """
-        check_circuits(self.model, circuits)
+        for circuit in circuits:
+            if circuit.graph != self.graph:
+                raise GatewiseError(
+                    f"the circuit belongs to {circuit.graph!r}, but {self.model.name} has {self.graph!r}. "
+                    f"Load the model it was found in, with the same `qkv`."
+                )
 
     def check_sound(self) -> None:
         """Refuse weights and outputs that are not finite, before a search; looked at once.
@@ -291,14 +299,33 @@ class Setting:
         """
         logits = []
         for _, part in batches(self.model, self.pairs, self.memory):
-            layout = lay_out(self.model, part, share_prefix=True)
             tokens = part.clean if side == "clean" else part.corrupted
-            logits.append(plain_run(self.model, tokens, layout, prefix_of(self.model, tokens, layout)).logits)
+            logits.append(plain_run(self.model, tokens, lay_out(self.model, part, share_prefix=True)).logits)
         return torch.cat(logits)
 
     def __repr__(self) -> str:
         metric = "" if self.metric is None else f", measured by {self.metric.name}"
         return f"<Setting: {self.model.name} on {len(self)} pairs of {self.pairs.name}, {self.ablation}{metric}>"
+
+
+def _check_pairs(model: Model, pairs: Pairs) -> None:
+    """Refuse pairs whose tokens cannot be this model's."""
+    if not isinstance(pairs, Pairs):
+        raise GatewiseError(f"expected Pairs, got {pairs!r}. Of a task, pass task.train or task.test.")
+    largest = max(int(t.max()) for t in (pairs.clean, pairs.corrupted, pairs.correct, pairs.incorrect))
+    if largest >= model.vocabulary_size:
+        raise GatewiseError(
+            f"the pairs hold token {largest}, but {model.name} has {model.vocabulary_size:,} tokens. They were made "
+            f"for another tokenizer; make the task again with this model."
+        )
+    if pairs.vocabulary and model.tokenizer is not None and pairs.vocabulary != tokenizer_fingerprint(model.tokenizer):
+        raise GatewiseError(
+            f"the pairs {pairs.name!r} were made with another tokenizer than that of {model.name}, so their token ids "
+            f"mean other words there; make the task again with this model."
+        )
+    limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
+    if limit is not None and pairs.width > limit:
+        raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
 
 
 Data: TypeAlias = Pairs | Task | Setting  # what every public call takes after the model

@@ -21,6 +21,7 @@ from gatewise.models.layout import Layout, Rotary
 Kind = Literal["q", "k", "v"]
 KINDS: tuple[Kind, Kind, Kind] = ("q", "k", "v")
 KeysValues = tuple[Tensor, Tensor]  # of the prefix: [kv head, example, column, head dimension] each
+OfHeads = Sequence[tuple[Tensor, Tensor]]  # heads, as indices on the CPU, and something of each of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,17 +146,11 @@ class Attention:
             heads = heads if kind == "q" else self._groups_of(heads)
         return self.positioned(kind, projection(self.normed(x), heads), layout)
 
-    def project_heads(
-        self,
-        kind: Kind,
-        inputs: Sequence[tuple[Tensor, Tensor]],
-        layout: Layout,
-        known: Sequence[tuple[Tensor, Tensor]] = (),
-    ) -> Tensor:
+    def project_heads(self, kind: Kind, inputs: OfHeads, layout: Layout, known: OfHeads = ()) -> Tensor:
         """Queries, keys or values of some heads, some with inputs of their own, in order of the heads.
 
-        inputs: heads (indices on the CPU) and what they read, an input each or 1 for all of them, as for `project`;
-        known: heads and the values that they have already. No head is in two of these.
+        inputs: heads and what they read, an input each or 1 for all of them, as for `project`; known: heads and the
+        values that they have already. No head is in two of these.
         """
         parts = [*known]
         for heads, x in inputs:
@@ -201,8 +196,7 @@ class Attention:
         if prefix is not None:
             earlier = q @ self._of_prefix(prefix[0], heads, q.dim()).transpose(-1, -2)
             scores = torch.cat([earlier.expand(*scores.shape[:-1], -1), scores], dim=-1)
-        scores = scores * self.scale
-        scores = softcapped(scores, self.softcap)
+        scores = softcapped(scores * self.scale, self.softcap)
         first = layout.width - scores.shape[-1]
         scores = scores + layout.mask(self.sliding)[:, -q.shape[-2] :, first:]
         # Half precision sums too few digits of many small weights, so the softmax is taken in float32 at least.
@@ -239,12 +233,9 @@ class Attention:
         return by_head.movedim(-2, 0)
 
     def ports(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs of the q, k and v ports out of the sublayer's: three times the heads, the heads (merged ports), or
-        1."""
-        if x.shape[0] == 3 * self.n_heads:
-            q, k, v = x.split(self.n_heads)
-            return q, k, v
-        return x, x, x
+        """Inputs of the q, k and v ports out of the sublayer's: three times the heads, as many (merged), or 1."""
+        q, k, v = x.split(self.n_heads) if x.shape[0] == 3 * self.n_heads else (x, x, x)
+        return q, k, v
 
     def __call__(self, x: Tensor, layout: Layout, prefix: KeysValues | None = None) -> Tensor:
         """Port inputs [port or 1, rows..., example, window, d_model] -> head outputs [head, rows..., d_model]."""
@@ -252,9 +243,7 @@ class Attention:
 
     def run(self, x: Tensor, layout: Layout, prefix: KeysValues | None) -> tuple[Tensor, KeysValues]:
         """Head outputs, and the keys and values of the window."""
-        into_q, into_k, into_v = self.ports(x)
-        q = self.project("q", into_q, layout)
-        k, v = self.project("k", into_k, layout), self.project("v", into_v, layout)
+        q, k, v = (self.project(kind, into, layout) for kind, into in zip(KINDS, self.ports(x), strict=True))
         return self.write(self.attend(q, self.per_head(k), self.per_head(v), layout, prefix)), (k, v)
 
     def per_head(self, x: Tensor) -> Tensor:

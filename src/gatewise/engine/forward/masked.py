@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.engine.patching.propagation import differing_senders
+from gatewise.engine.patching.propagation import all_liveness, differing_senders
 from gatewise.engine.runs.activations import Intervention
 from gatewise.models.components import KINDS, Attention, Kind
 from gatewise.models.model import Model
@@ -84,16 +84,7 @@ class MaskedEngine:
     def _plan(self, opened: Tensor) -> list[_Sublayer]:
         """What has to be run, sublayer by sublayer; the last is the logits. opened: [port, sender] of bool"""
         model, graph = self.model, self.model.graph
-        live = torch.zeros(len(graph.senders), dtype=torch.bool)  # has an open path to the logits
-        needed = torch.ones(len(graph.ports), dtype=torch.bool)  # belongs to such a node
-        for index in reversed(range(len(model.sublayers) + 1)):
-            nodes, ports = graph.sender_slices[index], graph.port_slices[index]
-            read = (opened[ports.stop :, nodes] & needed[ports.stop :, None]).any(dim=0)
-            live[nodes] = read.any() if len(model.siblings(nodes.start)) > 1 else read
-            if index:
-                needed[ports] = live[nodes].repeat((ports.stop - ports.start) // (nodes.stop - nodes.start))
-        # Of those, only what can differ from the other run. An ablation's constants are no run: there all nodes differ.
-        differs = differing_senders(model, opened, live) if self.on.is_run else live
+        differs = differing_senders(model, opened, all_liveness(model, opened), self.on.is_run)
         plan = []
         for index in range(len(model.sublayers)):
             nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.patching.propagation import DEAD, LAST, WIDE, all_liveness, differing_senders
+from gatewise.engine.patching.propagation import LAST, WIDE, all_liveness, differing_senders
 from gatewise.engine.runs.activations import Intervention
 from gatewise.models.components import KINDS, Attention, Kind
 from gatewise.models.model import Model
@@ -71,12 +71,10 @@ class SparseEngine:
         model, on, graph = self.model, self.on, self.model.graph
         sources = graph.sender_slices[0]
         in_circuit = graph.matrix(circuit.mask.cpu())
-        live = torch.tensor(all_liveness(model, in_circuit))
+        liveness = all_liveness(model, in_circuit)
+        live, differs = torch.tensor(liveness), differing_senders(model, in_circuit, liveness, on.is_run)
         # Forgotten until this run is through: an error on the way leaves the buffer half another circuit's.
         shared, before, self._before = self._shared(in_circuit, live), self._before, None
-        differs = live != DEAD
-        if on.is_run:  # an ablation's constants are no run: there, all that matters differs
-            differs = differing_senders(model, in_circuit, differs)
         torch.sub(on.sources, on.other[sources], out=self._delta[sources])
         total = self._delta[differs[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
         totals = {sources.stop: total}  # by the number of senders that have written

@@ -38,8 +38,7 @@ class EdgeAblation:
         self.reference = runs.reference(direction)
         self.state = State(model, runs.intervention(model, direction), self.reference.outputs, in_circuit)
         self.live = all_liveness(model, in_circuit)
-        matters = torch.tensor(self.live) != DEAD
-        self._differs = matters if runs.ablated else differing_senders(model, in_circuit, matters)
+        self._differs = differing_senders(model, in_circuit, self.live, not runs.ablated)
         self.is_silent = not bool((in_circuit[-1] & self._differs).any())  # no edge of it changes the logits
 
     @cached_property

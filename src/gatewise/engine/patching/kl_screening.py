@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.engine.metrics import unembedded_in_parts
 from gatewise.engine.patching.low_rank_unembedding import KnownLogits, UnembeddingBasis
 from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
@@ -108,15 +109,11 @@ class Divergence:
 
     def exact(self, residual: Tensor) -> Tensor:
         """D of last residuals [..., example, d] -> [..., example], in float64."""
-        flat = residual.reshape(-1, *residual.shape[-2:])
         if self.screens:
-            return self._whole(flat).reshape(residual.shape[:-1])
-        size = max(1, _LOGITS // (flat.shape[1] * self.model.vocabulary_size))
-        distances = []
-        for part in flat.split(size):
-            log_q = self.model.unembed(part).double().log_softmax(dim=-1)
-            distances.append(self._entropy - (self._p * log_q).sum(dim=-1))
-        return torch.cat(distances).reshape(residual.shape[:-1])
+            return self._whole(residual.reshape(-1, *residual.shape[-2:])).reshape(residual.shape[:-1])
+        return unembedded_in_parts(
+            self.model, residual, lambda logits: self._entropy - (self._p * logits.log_softmax(dim=-1)).sum(dim=-1)
+        )
 
     def _whole(self, residual: Tensor) -> Tensor:
         """`exact` of [row, example, d], with logits of a few tokens at a time."""
@@ -200,11 +197,9 @@ class Divergence:
 
     def _anchors_pay(self, residual: Tensor, wanted: float) -> bool:
         """Whether anchors save time: on long chains of small steps, if tokens are not chosen for a few of them only."""
-        long = len(residual) > _SHORT and self._residuals >= _ENOUGH
-        return long and self._steps_are_small(residual, wanted)
-
-    def _steps_are_small(self, residual: Tensor, wanted: float) -> bool:
-        """Whether an anchor serves so many rows of the chain that it is worth its price."""
+        if len(residual) <= _SHORT or self._residuals < _ENOUGH:
+            return False
+        # Steps are small if an anchor serves so many rows of the chain that it is worth its price.
         y = self.model.final_norm(residual)
         variance = F.linear(y[1:] - y[:-1], self._sample).var(dim=-1).mean(dim=-1)
         return float(variance.median()) <= wanted

@@ -66,14 +66,14 @@ def all_liveness(model: Model, in_circuit: Tensor) -> list[int]:
     return [int(need) for need in live]
 
 
-def differing_senders(model: Model, in_circuit: Tensor, matters: Tensor) -> Tensor:
-    """Which of the senders that matter can differ from the other run. [sender] of bool
+def differing_senders(model: Model, in_circuit: Tensor, live: Sequence[int], is_run: bool) -> Tensor:
+    """Which of the senders that matter can differ from what removed edges carry. [sender] of bool
 
     Only sources differ by themselves. A node that no path of kept edges joins to one reads what it does without any
-    edge, and so puts out what it did in the other run. matters: [sender] of bool
+    edge, and so puts out what it did in the other run. An ablation's constants are no run: there, all nodes differ.
     """
-    graph, differs = model.graph, matters.clone()
-    for index in range(1, len(graph.sublayers) - 1):
+    graph, differs = model.graph, torch.tensor(live) != DEAD
+    for index in range(1, len(graph.sublayers) - 1) if is_run else ():
         nodes, ports, reads = graph.sender_slices[index], graph.port_slices[index], graph.sublayers[index].reads
         reached = (in_circuit[ports, :reads] & differs[:reads]).any(dim=1)
         reached = reached.reshape(-1, nodes.stop - nodes.start).any(dim=0)  # of any port of the node

@@ -20,7 +20,7 @@ _MOST_ON_A_GPU = 256  # which idles with less
 
 
 def window_of(pairs: Pairs) -> int:
-    """Columns from the first difference of any pair on."""
+    """Columns from the first difference of any pair on; the last one, which the logits read, in any case."""
     return pairs.width - min(int(pairs.first_difference.min()), pairs.width - 1)
 
 
