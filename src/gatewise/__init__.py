@@ -39,7 +39,8 @@ if TYPE_CHECKING:
         label_gates as label_gates,
         test_edge_pairs as test_edge_pairs,
     )
-    from gatewise.methods import Method as Method, Scores as Scores, discover as discover, score_edges as score_edges
+    from gatewise.methods import Method as Method, Scores as Scores, discover as discover
+    from gatewise.methods import discover_all as discover_all, score_edges as score_edges
     from gatewise.models import Model as Model, load_model as load_model, register_architecture as register_architecture
     from gatewise.report import make_report as make_report
     from gatewise.tasks import Pairs as Pairs, Task as Task, task as task
@@ -55,7 +56,7 @@ _NAMES = {  # of the package, by where they are defined
     "evaluation": "Evaluation ablate check_task evaluate",
     "gates": "Gates GateTest GateTests add_backups edge_partners find_backups find_gates label_gates predict reconcile "
     "replicate test_edge_pairs test_gate test_gates",
-    "methods": "Method Scores discover score_edges",
+    "methods": "Method Scores discover discover_all score_edges",
     "models": "Model load_model register_architecture",
     "report": "make_report",
     "tasks": "Pairs Task task",

@@ -11,6 +11,7 @@ import gatewise as gw
 from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_agreement, labels_by_test, test_edge_pairs
+from gatewise.methods import Eap
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.models.synthetic.random_circuits import random_synthetic
 
@@ -43,7 +44,7 @@ def test_sizes_and_options(tmp_path: Path) -> None:
 
 
 def test_files_round_trip(tmp_path: Path) -> None:
-    gates = gw.find_gates(MODEL, PAIRS, edges=5, combine="max")
+    gates = gw.find_gates(MODEL, PAIRS, Eap(combine="max"), edges=5)
     gates.save(tmp_path / "gates.safetensors")
     loaded = Gates.load(tmp_path / "gates.safetensors")
     assert loaded == gates

@@ -41,15 +41,14 @@ class Entry:
         if self.problem:
             return self.problem
         record, method = self.record, self.record.get("method")
-        if isinstance(method, Mapping):
+        if isinstance(method, str):
             sizes = record.get("sizes")
             asked = [size for some in sizes.values() for size in some] if isinstance(sizes, Mapping) else []
             size = f"{_listed(asked)} edges" if asked else f"threshold {record.get('threshold')}"
             made = self.content["circuits"][0]["provenance"] if self.kind == "circuits" else {}
             where = f"{made['task']} in {made.get('model')}, " if "task" in made else ""
             what = "unfinished search" if self.kind == "checkpoint" else "circuits"
-            directions = _listed(record.get("directions"))
-            return f"{what} by {method.get('name')} {directions}, {size}: {where}seed {record.get('seed')}"
+            return f"{what} by {method} {record.get('direction')}, {size}: {where}seed {record.get('seed')}"
         cell = record.get("cell")
         if isinstance(cell, Mapping):
             size = f"{_listed(cell['sizes'])} edges" if cell.get("sizes") else f"threshold {cell.get('threshold')}"
