@@ -88,7 +88,7 @@ def discover(
     `select`: the `top` edges, or `connected` ones, all on a path from the input to the logits.
     `ablation`: what removed edges carry: `patching` (the other run), or `zero`, `mean`, `noise` (ns only).
     `metric`: what the search keeps unchanged: by default KL for ACDC and Edge Pruning and the logit difference for EAP;
-    or 'kl', 'logit_diff', a `gw.Metric`, or a function of logits and pairs.
+    or 'kl', 'logit_diff', a `gatewise.engine.Metric`, or a function of logits and pairs.
     `compute`: memory, workers and the store; workers share examples of EAP and EAP-IG, directions of ACDC and Edge
     Pruning. Further arguments are the method's own parameters; `gatewise methods` lists them.
     """
@@ -186,7 +186,7 @@ def _searched(
 ) -> dict[SearchDirection, list[Circuit]]:
     """What the store has, or else what searches find, from their last checkpoint on; it is then stored."""
     if store is not None and not storable(problem):
-        message = "the metric has no version, so results are neither looked up nor stored; give a gw.Metric with one."
+        message = "the metric has no version, so results are neither looked up nor stored; give a Metric with one."
         warnings.warn(message, GatewiseWarning, stacklevel=3)
         store = None
     found: dict[SearchDirection, list[Circuit]] = {}
