@@ -99,10 +99,10 @@ def test_eap_by_two_processes_with_own_metric_and_adapter(monkeypatch: pytest.Mo
     register_architecture("other", llama_parts)
     model = load_model(hf)
     assert len(list(batches(model, PAIRS, MEMORY, gradient=True))) >= 4
-    asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": [25, 50], "memory": MEMORY, "combine": "max"}
+    asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": [25, 50], "combine": "max"}
     asked["metric"] = Metric("half", half)
-    one = discover(model, PAIRS, "eap", **asked)
-    two = discover(model, PAIRS, "eap", compute=Compute(workers=2), **asked)
+    one = discover(model, PAIRS, "eap", compute=Compute(memory=MEMORY), **asked)
+    two = discover(model, PAIRS, "eap", compute=Compute(memory=MEMORY, workers=2), **asked)
     for direction, circuits in one.items():
         assert circuits == two[direction]
         for mine, other in zip(circuits, two[direction], strict=True):

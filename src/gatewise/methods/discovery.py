@@ -22,7 +22,7 @@ from gatewise.methods.registry import find_method
 from gatewise.methods.scores import Scores
 from gatewise.models.model import Model
 from gatewise.store import Store
-from gatewise.workers import Team, threads
+from gatewise.workers import WorkerPool, threads
 
 Size = int | float  # a number of edges, or a share of the graph's below 1
 Sizes = Size | Sequence[Size]
@@ -97,7 +97,7 @@ def discover(
     setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
     problem = Problem(setting, directions, _sizes(edges, directions, setting.graph), threshold, select, seed)
     check_problem(problem, chosen)
-    store, team = current_compute(compute).open_store(), current_compute(compute).team(model.device)
+    store, team = current_compute(compute).open_store(), current_compute(compute).worker_pool(model.device)
     with threads(None if team is None else 1):
         found = _searched(problem, chosen, config, store, team)
     _warn(found, threshold)
@@ -123,7 +123,7 @@ def score_edges(
     problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
     check_problem(problem, chosen)
     setting.check_sound()
-    team = current_compute(compute).team(model.device)
+    team = current_compute(compute).worker_pool(model.device)
     with threads(None if team is None else 1):
         ((_, findings, times),) = searches([problem], chosen, config, team)
         record = provenance(problem, direction, chosen, config, times)
@@ -182,7 +182,7 @@ def check_problem(problem: Problem, method: Method) -> None:
 
 
 def _searched(
-    problem: Problem, method: Method, config: Any, store: Store | None, team: Team | None
+    problem: Problem, method: Method, config: Any, store: Store | None, team: WorkerPool | None
 ) -> dict[SearchDirection, list[Circuit]]:
     """What the store has, or else what searches find, from their last checkpoint on; it is then stored."""
     if store is not None and not storable(problem):

@@ -11,12 +11,12 @@ from gatewise.methods.base import Division, Findings, Method, Problem
 from gatewise.methods.provenance import Clock
 from gatewise.progress import progress_bar
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.workers import Team, threads
+from gatewise.workers import WorkerPool, threads
 
 Searched = tuple[Problem, Findings, dict[str, Any]]  # what was asked, what was found, what it took
 
 
-def searches(problems: Sequence[Problem], method: Method, config: Any, team: Team | None) -> Iterator[Searched]:
+def searches(problems: Sequence[Problem], method: Method, config: Any, team: WorkerPool | None) -> Iterator[Searched]:
     """Search for each problem; a team yields them as they end."""
     if team is None or (team.workers < 2 and team.ray is None):
         for problem in problems:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.store.backends import Shelf, root_of
+from gatewise.store.backends import open_backend
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.format import SCHEMA, circuits_in, encode, entry_name, key_of, pack_result, pack_value, value_in
 
@@ -23,18 +23,18 @@ class Store:
     """Results below one folder, which is made when the first one is written, or at one URL that fsspec knows."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.shelf = Shelf(root_of(root))
+        self.backend = open_backend(root)
         self._tidy = False
 
     @property
     def location(self) -> str:
         """What other processes make the same store of."""
-        return self.shelf.root.location
+        return self.backend.location
 
     @property
     def shown(self) -> str:
         """Where it is, for people."""
-        return self.shelf.root.shown
+        return self.backend.shown
 
     # Circuits
 
@@ -54,12 +54,12 @@ class Store:
 
         `record`: plain data to keep beside them, such as the key's ingredients.
         """
-        self.shelf.write(entry_name(key), pack_result(key, circuits, record))
+        self.backend.write(entry_name(key), pack_result(key, circuits, record))
         self.checkpoint(key).clear()
 
     def checkpoint(self, key: str) -> Checkpoint:
         """Where the search for this key keeps its state until its result is stored."""
-        return Checkpoint(self.shelf, key)
+        return Checkpoint(self.backend, key)
 
     # Plain data
 
@@ -78,7 +78,7 @@ class Store:
         self.check_writable()
         content = pack_value(key, compute(), record)
         try:
-            self.shelf.write(entry_name(key), content)
+            self.backend.write(entry_name(key), content)
         except GatewiseError as error:  # the work is done: hand it over all the same
             warnings.warn(f"the result was computed but not stored: {error}", GatewiseWarning, stacklevel=2)
         return value_in(content, key)
@@ -93,28 +93,28 @@ class Store:
 
     def check_writable(self) -> None:
         """An error if nothing can be stored here: better before hours of work than after."""
-        self.shelf.root.check_writable()
+        self.backend.check_writable()
 
     def tidy(self) -> None:
-        """Before the work, once for each Store: refuse the store of an earlier version, remove what killed processes
-        have left behind, and send what could not be sent before."""
+        """Before the work, once for each Store: refuse the store of an earlier version, and remove what killed
+        processes have left behind."""
         if self._tidy:
             return
-        self.shelf.root.check_format()
-        self.shelf.send()
-        for path in self.shelf.abandoned():
+        self.backend.check_format()
+        for path in self.backend.abandoned():
             with suppress(OSError):  # what is left over does no harm
                 path.unlink()
         self._tidy = True
 
     def _read(self, key: str, unpack: Callable[[bytes, str], _Found]) -> _Found | None:
         """None if there is no entry, or only a damaged one."""
-        for where, content in self.shelf.copies(entry_name(key)):
-            try:
-                return unpack(content, key)
-            except DamagedError as damage:
-                message = f"the stored result {where} is damaged: {damage}. It is computed again and replaced."
-                warnings.warn(message, GatewiseWarning, stacklevel=4)
+        content = self.backend.read(entry_name(key))
+        try:
+            return None if content is None else unpack(content, key)
+        except DamagedError as damage:
+            where = f"{self.shown}/{entry_name(key)}"
+            message = f"the stored result {where} is damaged: {damage}. It is computed again and replaced."
+            warnings.warn(message, GatewiseWarning, stacklevel=4)
         return None
 
     def __repr__(self) -> str:

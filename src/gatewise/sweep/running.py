@@ -15,7 +15,7 @@ from gatewise.progress import progress_bar
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell, Grid
 from gatewise.sweep.sweep_table import TableRow, rows_of, write_csv, write_parquet
-from gatewise.workers import check_workers, run_tasks
+from gatewise.workers import check_workers, run_jobs
 
 if TYPE_CHECKING:
     from gatewise.plan import Forecast
@@ -94,7 +94,7 @@ def run_sweep(
 
     begun, out = time.perf_counter(), Path(out)
     kept = store if isinstance(store, Store) else Store(store if store is not None else out / "store")
-    if (workers > 1 or ray is not None) and kept.shelf.root.protocol == "memory":
+    if (workers > 1 or ray is not None) and kept.backend.protocol == "memory":
         raise GatewiseError(f"the store {kept.shown} is in the memory of one process; give one that workers can share.")
     cells = grid.cells()
     if not dry_run:
@@ -111,11 +111,11 @@ def run_sweep(
     if ray is not None or workers > 1:
         forget()
     threads = max((cell.threads for cell in missing), default=1)
-    done = run_tasks(missing, run_cell, root, retries=retries, workers=workers, ray=ray, threads=threads)
+    done = run_jobs(missing, run_cell, root, retries=retries, workers=workers, ray=ray, threads=threads)
     with progress_bar("sweep", len(missing)) as bar:
         for ended in done:
             if ended.problem:
-                problems[ended.task] = ended.problem
+                problems[ended.job] = ended.problem
             bar.describe(f"sweep, {len(problems)} failed" if problems else "sweep")
             bar.advance()
     found |= _recalled({cell: names[cell] for cell in missing if cell not in problems}, kept)
