@@ -21,7 +21,7 @@ import gatewise as gw
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.safetensors"
-_SIZES = {"tiny": [20, 100, 400], "synthetic": [4, 8, 12]}
+_SIZES = {"tiny": [20, 100, 400], "planted": [4, 8, 12]}
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "acdc": {"tolerance": 1.0, "runs": 4},
     "eap": {},
@@ -60,7 +60,7 @@ class Case:
 
 def small_cases() -> Iterator[Case]:
     """All methods, directions and ways to ask, on the old `tiny` and on a synthetic model."""
-    for model, examples in (("tiny", 6), ("synthetic", 8)):
+    for model, examples in (("tiny", 6), ("planted", 8)):
         for method, parameters in _PARAMETERS.items():
             for direction in ("ns", "dn", "ns+dn") if method != "eap-ig" else ("ns",):
                 sizes = _SIZES[model][:1] if method == "acdc" and model == "tiny" else _SIZES[model]  # the rest is slow
@@ -77,7 +77,7 @@ def large_cases() -> Iterator[Case]:
 
 def load(name: str) -> tuple[Any, Any]:
     """The model of cases, and pairs for it."""
-    if name == "synthetic":
+    if name == "planted":  # what synthetic models were called when the record was made
         from gatewise.models.synthetic.random_circuits import random_synthetic
 
         synthetic = random_synthetic(7, nested=True, noise=0.05)

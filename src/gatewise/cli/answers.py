@@ -26,8 +26,7 @@ def circumstances(command: str, model: str, task: str, method: str) -> dict[str,
     from importlib.metadata import version
 
     from gatewise.methods.configs import OFFERED
-    from gatewise.tasks.registry import RECIPES
-    from gatewise.tasks.task_names import parse_name
+    from gatewise.tasks.registry import RECIPES, parse_name
 
     name, _ = parse_name(task)
     own = [] if name in RECIPES else [Path(name)]
