@@ -65,13 +65,7 @@ def by_task_and_method(
 
 
 def filled(
-    rows: Sequence[Any],
-    columns: Sequence[Any],
-    fill: Callable[[Any, Any, Any], None],
-    label: str = "",
-    *,
-    legend_columns: int | None = None,
-    **shape: Any,
+    rows: Sequence[Any], columns: Sequence[Any], fill: Callable[[Any, Any, Any], None], label: str = "", **shape: Any
 ) -> Figure:
     """Panels, each filled by a call with its axes, row and column; one legend of all below. shape: as for `panels`."""
     figure, grid = panels(len(rows), len(columns), **shape)
@@ -83,7 +77,7 @@ def filled(
                 handles.setdefault(name, handle)
         line[0].set_ylabel(label)
     if handles:
-        legend_below(figure, list(handles.values()), list(handles), columns=legend_columns)
+        legend_below(figure, list(handles.values()), list(handles))
     return figure
 
 
@@ -91,11 +85,6 @@ def direction_style(direction: str) -> dict[str, Any]:
     """How a line of a direction looks."""
     look = {"color": DIRECTION_COLOURS[direction], "marker": MARKERS[direction], "linestyle": LINES[direction]}
     return {**look, "markersize": 4, "label": DIRECTION_NAMES[direction]}
-
-
-def baseline(axes: Any, height: float, **style: Any) -> None:
-    """A thin horizontal line across the axes."""
-    axes.axhline(height, color=BASELINE_COLOUR, linewidth=0.8, **style)
 
 
 def bars(axes: Any, shift: int, values: Sequence[float], errors: Any, **style: Any) -> None:

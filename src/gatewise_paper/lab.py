@@ -19,7 +19,7 @@ from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.labels import Gates, label_gates
-from gatewise.methods import discover
+from gatewise.methods import Method, discover_all, find_method
 from gatewise.methods.base import SearchDirection
 from gatewise.models import load_model
 from gatewise.models.model import Model
@@ -156,31 +156,26 @@ class Lab:
         ns, dn = (self.circuits(task, method, direction, seed)[size] for direction in ("ns", "dn"))
         return label_gates(ns, dn, by=by)
 
+    def method(self, name: str, **changes: Any) -> Method:
+        """A method with the preset's parameters, some of them changed."""
+        return find_method(name).with_parameters({**self.preset.setups[name].parameters, **changes})
+
     def search(
-        self,
-        search: Search,
-        *,
-        sizes: Sequence[int] | None = None,
-        threshold: float | None = None,
-        **changes: Any,
-    ) -> dict[SearchDirection, list[Circuit]]:
+        self, search: Search, *, sizes: Sequence[int] | None = None, threshold: float | None = None, **changes: Any
+    ) -> dict[SearchDirection, tuple[Circuit, ...]]:
         """Circuits of any sizes, or of a threshold, by direction. changes: of the preset's parameters."""
-        pairs = self.pairs(search.task, search.method, search.seed, search.variant)
-        parameters = {**self.preset.setups[search.method].parameters, **changes}
-        circuits = discover(
+        return discover_all(
             self.model,
-            pairs,
-            search.method,
-            direction=search.directions,
-            edges=sizes,
+            self.pairs(search.task, search.method, search.seed, search.variant),
+            self.method(search.method, **changes),
+            search.directions,
+            sizes=sizes,
             threshold=threshold,
             seed=search.seed,
             compute=Compute(store=self.store),
-            **parameters,
         )
-        return {d: [answer] if isinstance(answer, Circuit) else answer for d, answer in circuits.items()}
 
-    def _find(self, search: Search, sizes: Sequence[int]) -> dict[SearchDirection, list[Circuit]]:
+    def _find(self, search: Search, sizes: Sequence[int]) -> Mapping[SearchDirection, Sequence[Circuit]]:
         """Circuits of all sizes, by direction."""
         if search.is_derived or (search.method == "acdc" and search.variant == "fixed pairs"):
             return {direction: self._derive(search, direction, sizes) for direction in search.directions}

@@ -62,9 +62,6 @@ class Fitting(NamedTuple):
     sets: int = 20  # K, for each score
     draws: int = 10  # of two edges, for each K
 
-    def __str__(self) -> str:
-        return f"{len(self.scales)} sizes, {self.sets} sets of {self.draws} draws on {self.pairs} pairs"
-
 
 class Testing(NamedTuple):
     """How gates are found by test, beside those by set difference."""
@@ -181,18 +178,16 @@ class Preset:
         return preset
 
 
+_EAP = MethodSetup(  # what samples or removes many sets of edges takes long
+    pairs=16, seeds=20, own_seeds={"misalignment": 6, "completeness-metrics": 6, "gate-ablation": 6, "cost": 6}
+)
 QUICK = Preset(
     name="quick",
     model="tiny",
     held_out=64,
-    # What samples many sets of edges takes long, and so does what trains again.
     setups={
         "acdc": MethodSetup(pairs=8, seeds=6, own_seeds={"misalignment": 1}),
-        "eap": MethodSetup(
-            pairs=16,
-            seeds=20,
-            own_seeds={"misalignment": 6, "completeness-metrics": 6, "gate-ablation": 6, "cost": 6},
-        ),
+        "eap": _EAP,
         "edge-pruning": MethodSetup(
             pairs=8, seeds=6, own_seeds={"misalignment": 1, "cost": 1}, parameters={"steps": 300}
         ),
@@ -211,7 +206,7 @@ _LAPTOP = Preset(
         "acdc": MethodSetup(
             pairs=8,
             seeds=6,
-            own_seeds={"misalignment": 1, "completeness-metrics": 1, "gate-ablation": 1, "cost": 1},
+            own_seeds={"cost": 1},
             measures=("completeness",),
             left_out=(
                 "gate-ablation",
@@ -223,16 +218,12 @@ _LAPTOP = Preset(
                 "proportion",
             ),
         ),
-        "eap": MethodSetup(
-            pairs=16,
-            seeds=20,
-            own_seeds={"misalignment": 6, "completeness-metrics": 6, "gate-ablation": 6, "cost": 6},
-        ),
+        "eap": _EAP,
         # Edge Pruning trains for a circuit that does the task: three edges do nothing, so it has those of faithfulness.
         "edge-pruning": MethodSetup(
             pairs=8,
             seeds=6,
-            own_seeds={"misalignment": 1, "completeness-metrics": 1, "cost": 1},
+            own_seeds={"cost": 1},
             parameters={"steps": 300},
             measures=("faithfulness",),
             left_out=("completeness", "misalignment", "completeness-metrics", "unlearning"),
@@ -247,7 +238,7 @@ _LAPTOP = Preset(
 )
 LAPTOP = _LAPTOP.as_committed()
 _FEWER = {  # seeds of SmolLM2, by method: of everything, of single experiments
-    "acdc": (3, {"unlearning": 1, "contribution": 1}),
+    "acdc": (3, {"unlearning": 1}),
     "eap": (20, {"unlearning": 3, "contribution": 6, "completeness-metrics": 3}),
     "edge-pruning": (1, {"gate-ablation": 6}),
 }
@@ -277,3 +268,9 @@ PAPER = Preset(
     forgetting=Forgetting(SAFE_RLHF, PAPER_SIZES),
 )
 PRESETS = {preset.name: preset for preset in (QUICK, LAPTOP, SMOLLM2, PAPER)}
+
+
+def find_preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise GatewiseError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}.")
+    return PRESETS[name]

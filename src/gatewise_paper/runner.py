@@ -26,14 +26,14 @@ from gatewise.methods.provenance import versions
 from gatewise.methods.registry import methods
 from gatewise.plan import forecast
 from gatewise.progress import progress_bar
-from gatewise.workers import Job, run_tasks
+from gatewise.workers import Job, run_jobs
 from gatewise_paper.claims import EFFECT_FLOOR, SMALLEST_DIFFERENCE
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search, SearchName
 from gatewise_paper.experiments import EXPERIMENTS
 from gatewise_paper.experiments.cost import SMALLEST_COST
 from gatewise_paper.lab import Lab
 from gatewise_paper.naming import DIRECTIONS, METHOD_NAMES
-from gatewise_paper.presets import DTYPE, FORGET, PRESETS, THREADS, LeftOutError, Preset
+from gatewise_paper.presets import DTYPE, FORGET, THREADS, LeftOutError, Preset, find_preset
 from gatewise_paper.records import Records, check_nothing_is_lost, make_record, read_records
 from gatewise_paper.size_calibration import calibrate
 from gatewise_paper.summary import write_summary
@@ -75,10 +75,7 @@ def reproduce(
     """
     experiments = _experiments(names)
     require_matplotlib()
-    if isinstance(preset, str):
-        if preset not in PRESETS:
-            raise GatewiseError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
-        preset = PRESETS[preset]
+    preset = find_preset(preset) if isinstance(preset, str) else preset
     lab = Lab(preset, Path(out))
     lab.store.check_writable()
     about = _about(lab)
@@ -207,52 +204,41 @@ class _Run:
         measurements = plan.measurements[experiment.name]
         needed = {search.name for measurement in measurements for search in measurement.searches} - self.done
         searches = [search for name, search in plan.searches.items() if name in needed]
-        failed = self._side_by_side(searches, Lab.find, "searches")
+        failed: Mapping[Any, str] = self._side_by_side(searches, Lab.find, "searches")
         self.done.update(search.name for search in searches if search not in failed)
-        unfound = {search.name for search in failed}
-        possible = [m for m in measurements if not any(search.name in unfound for search in m.searches)]
-        problems = [*failed.values(), *self._side_by_side(possible, Lab.measure, "measurements").values()]
+        problems = failed or self._side_by_side(measurements, Lab.measure, "measurements")
         if problems:
-            raise GatewiseError(problems[0])
+            raise GatewiseError(next(iter(problems.values())))
         return judge(self.lab.of(experiment.name), experiment, measurements)
 
-    def _side_by_side(self, tasks: Sequence[Job], work: Callable[[Lab, Job], object], what: str) -> dict[Job, str]:
-        """Do all tasks; those that failed, and why."""
+    def _side_by_side(self, jobs: Sequence[Job], work: Callable[[Lab, Job], object], what: str) -> dict[Job, str]:
+        """Do all jobs; those that failed, and why."""
         started, problems = time.monotonic(), dict[Job, str]()
         # The lab goes to each process once, which then loads the model once; in this process it is this very lab.
-        ended_tasks = run_tasks(
-            tasks,
-            partial(_work_in, work),
-            self.lab,
-            retries=_RETRIES,
-            workers=self.workers,
-            ray=self.ray,
-            threads=THREADS,
-        )
-        with progress_bar(what, len(tasks)) as bar:
-            for ended in ended_tasks:
+        where: dict[str, Any] = {"retries": _RETRIES, "workers": self.workers, "ray": self.ray, "threads": THREADS}
+        with progress_bar(what, len(jobs)) as bar:
+            for ended in run_jobs(jobs, partial(_work_in, work), self.lab, **where):
                 if ended.problem:
-                    problems[ended.task] = f"{ended.task}: {ended.problem}"
-                bar.describe(str(ended.task))
+                    problems[ended.job] = f"{ended.job}: {ended.problem}"
+                bar.describe(str(ended.job))
                 bar.advance()
-        count, after = len(tasks) - len(problems), _duration(time.monotonic() - started)
-        self.say(f"{count} of {len(tasks)} {what} done after {after}")
+        count, after = len(jobs) - len(problems), _duration(time.monotonic() - started)
+        self.say(f"{count} of {len(jobs)} {what} done after {after}")
         return problems
 
 
-def _work_in(work: Callable[[Lab, Any], object], task: Any, lab: Lab) -> None:
-    """Do a task in a lab; what it gives is in the store."""
-    work(lab, task)
+def _work_in(work: Callable[[Lab, Any], object], job: Any, lab: Lab) -> None:
+    """Do a job in a lab; what it gives is in the store."""
+    work(lab, job)
 
 
 def _forecast(lab: Lab, searches: Iterable[Search], processes: int) -> str:
     """How long the searches will take, roughly, by their operations: those of one kind are worked out once."""
     total = 0.0
     try:
-        for (task, method, direction, size), count in Counter(_kinds(lab, searches)).items():
-            setup = lab.preset.setups[method]
-            parameters: dict[str, Any] = {"dtype": DTYPE, **setup.parameters}
-            cost = forecast(lab.preset.model, task, method, direction, edges=size, examples=setup.pairs, **parameters)
+        for (task, name, direction, size), count in Counter(_kinds(lab, searches)).items():
+            method, examples = lab.method(name), lab.preset.setups[name].pairs
+            cost = forecast(lab.preset.model, task, method, direction, edges=size, examples=examples, dtype=DTYPE)
             total += count * cost.seconds
     except GatewiseError as error:
         return f"there is no forecast for these searches: {error}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation import evaluate
-from gatewise.methods import discover
+from gatewise.methods import discover_all
 from gatewise.methods.provenance import versions
 from gatewise.tasks import Task, task
 from gatewise_paper.bottlenecks import BOTTLENECK, CANDIDATES, best_of_others, find_bottlenecks
@@ -60,7 +60,7 @@ def calibrate(lab: Lab) -> dict[str, Any]:
     tasks: dict[str, TaskSizes] = {}
     for name in preset.tasks:
         calibration = calibration_task(lab, name)
-        circuits = discover(model, calibration.train, "eap", direction=("ns", "dn"), edges=sizes, seed=SEED)
+        circuits = discover_all(model, calibration.train, "eap", ("ns", "dn"), sizes=sizes, seed=SEED)
         faithfulness, completeness = [], []
         for of_direction in circuits.values():
             evaluations = evaluate(model, calibration.test, of_direction, random_circuits=0)

@@ -37,7 +37,6 @@ class ToyRow:
     method: str
     recovery: dict[str, Recovery]  # by gate type
     found_by_seed: dict[str, list[int]]  # edges of the gate found, for each seed
-    choices: dict[str, int]  # different sets found over the seeds
     faithful: bool  # with every seed
     complete: bool
 
@@ -77,24 +76,22 @@ def to_json(rows: Sequence[ToyRow]) -> list[dict[str, Any]]:
 
 def _row(direction: str, method: str, seeds: int) -> ToyRow:
     recovery: dict[str, Recovery] = {}
-    counts, choices = {}, {}
+    counts = {}
     for gate, kind in GATES.items():
         model = synthetic_model(kind)
         edges = model.graph.circuit(["A1->B", "A2->B"])
         circuits = [_find(model, method, direction, seed) & edges for seed in range(seeds)]
         counts[gate] = [len(circuit) for circuit in circuits]
-        choices[gate] = len(set(circuits))
         recovery[gate] = "full" if min(counts[gate]) == 2 else "none" if max(counts[gate]) == 0 else "partial"
     combined = synthetic_model("combined")
     circuits = [_find(combined, method, direction, seed) for seed in range(seeds)]
     faithful = all(_faithful(combined, circuit) for circuit in circuits)
     complete = all(_complete(combined, circuit) for circuit in circuits)
-    return ToyRow(direction, method, recovery, counts, choices, faithful, complete)
+    return ToyRow(direction, method, recovery, counts, faithful, complete)
 
 
 def _find(model: Model, method: str, direction: Any, seed: int) -> Circuit:
-    circuit: Circuit = discover(model, synthetic_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
-    return circuit
+    return discover(model, synthetic_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
 
 
 def _distance(model: Model, first: Circuit, second: Circuit) -> float:

@@ -14,7 +14,7 @@ from gatewise_paper.experiments import cost
 from gatewise_paper.presets import QUICK, Preset
 from gatewise_paper.runner import reproduce
 
-SMALL = QUICK.changed(sizes=(8, 20), seeds=1, pairs=2, held_out=4, tasks=("ioi",), gates_tested_on=(), methods=("eap",))
+SMALL = QUICK.changed(sizes=(8, 20), seeds=1, pairs=2, held_out=4, tasks=("ioi",), tested_tasks=(), methods=("eap",))
 
 
 def _run(folder: Path, *names: str, preset: Preset = SMALL, **more: Any) -> dict[str, Any]:

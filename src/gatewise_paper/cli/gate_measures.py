@@ -10,31 +10,20 @@ import typer
 from rich import box
 from rich.console import Console
 
-from gatewise.cli.options import (
-    DEFAULT_MODEL,
-    ExamplesOption,
-    FoldingTable,
-    JsonOption,
-    Machine,
-    ModelOption,
-    SeedOption,
-    TaskOption,
-    load_task,
-    options_apart,
-)
+from gatewise.cli import options
 
 GatesArgument = Annotated[Path, typer.Argument(help="File that `gatewise gates --out` wrote.")]
 
 
-@options_apart
+@options.options_apart
 def misalignment_command(
-    machine: Machine,
+    machine: options.Machine,
     gates: GatesArgument,
-    model: ModelOption = DEFAULT_MODEL,
-    task: TaskOption = "ioi",
-    examples: ExamplesOption = 64,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    model: options.ModelOption = options.DEFAULT_MODEL,
+    task: options.TaskOption = "ioi",
+    examples: options.ExamplesOption = 64,
+    seed: options.SeedOption = 0,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Measure the paper's misalignment scores of AND and OR edges, in both contexts.
 
@@ -49,8 +38,8 @@ def misalignment_command(
     from gatewise_paper.measures.misalignment import CONTEXTS, Sampling, misalignment
 
     labelled, sampling = Gates.load(gates), Sampling(seed=seed)
-    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed)
-    table = FoldingTable("misalignment", "type", "score", "edges", "connected", "", box=box.SIMPLE_HEAD)
+    loaded, pairs = options.load_task(model, task, machine, examples=examples, seed=seed)
+    table = options.FoldingTable("misalignment", "type", "score", "edges", "connected", "", box=box.SIMPLE_HEAD)
     plain: dict[str, dict[str, object]] = {}
     for context in CONTEXTS:
         scores = misalignment(
@@ -66,16 +55,16 @@ def misalignment_command(
         Console().print(table)
 
 
-@options_apart
+@options.options_apart
 def ablate_gates_command(
-    machine: Machine,
+    machine: options.Machine,
     gates: GatesArgument,
-    model: ModelOption = DEFAULT_MODEL,
-    task: TaskOption = "ioi",
+    model: options.ModelOption = options.DEFAULT_MODEL,
+    task: options.TaskOption = "ioi",
     repeats: Annotated[int, typer.Option(help="Pairs of edges drawn from each gate.")] = 30,
-    examples: ExamplesOption = 64,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    examples: options.ExamplesOption = 64,
+    seed: options.SeedOption = 0,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Measure how KL changes when one and two edges of each gate are removed from the model.
 
@@ -89,7 +78,7 @@ def ablate_gates_command(
     from gatewise.gates.labels import Gates
     from gatewise_paper.measures.gate_ablation import ablate_gates
 
-    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed)
+    loaded, pairs = options.load_task(model, task, machine, examples=examples, seed=seed)
     ablations = ablate_gates(
         loaded, pairs.train, Gates.load(gates), repeats=repeats, seed=seed, compute=machine.compute()
     )
@@ -97,7 +86,7 @@ def ablate_gates_command(
         plain = {kind: ablation.to_json() for kind, ablation in ablations.items()}
         print(json.dumps({**plain, "repeats": repeats, "seed": seed}, indent=2))
         return
-    table = FoldingTable("change of KL", "gates", "one edge removed", "two edges removed", box=box.SIMPLE_HEAD)
+    table = options.FoldingTable("change of KL", "gates", "one edge removed", "two edges removed", box=box.SIMPLE_HEAD)
     for kind, ablation in ablations.items():
         boxes = ["-", "-"]
         if ablation.gates:

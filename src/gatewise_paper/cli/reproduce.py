@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatewise.cli.options import JsonOption, parse_parameters, warnings_as_lines, whole_numbers
+from gatewise.cli.options import JsonOption, parse_settings, warnings_as_lines, whole_numbers
 from gatewise.errors import GatewiseError, GatewiseWarning
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def reproduce_command(
     ```
     """
     from gatewise_paper.experiments import EXPERIMENTS
-    from gatewise_paper.presets import PRESETS
+    from gatewise_paper.presets import find_preset
     from gatewise_paper.runner import reproduce
 
     if not names and calibrate is None and as_json:
@@ -68,9 +68,7 @@ def reproduce_command(
         for experiment in EXPERIMENTS.values():
             print(f"{experiment.name:22} {experiment.title} ({', '.join(experiment.labels)})")
         return
-    if preset not in PRESETS:
-        raise GatewiseError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
-    chosen = PRESETS[preset]
+    chosen = find_preset(preset)
     changes: dict[str, Any] = {
         "model": model,
         "tasks": _names(tasks),
@@ -103,7 +101,7 @@ def reproduce_command(
         print(json.dumps(json.loads(summary.with_name("results.json").read_text()), indent=2))
     else:
         print(_verdicts(summary.with_name("results.json"), names or []))
-        print(f"\n{summary}\n{summary.with_suffix('.html')}")
+        print(f"\n{summary}")
 
 
 def _options_of_the_outcome(arguments: Sequence[str]) -> Iterator[str]:
@@ -149,12 +147,14 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 def _parameters(settings: list[str]) -> dict[str, dict[str, Any]]:
     """Parameters of the methods, by `METHOD.key=value`."""
+    from gatewise.methods import find_method
+
     parameters: dict[str, dict[str, Any]] = {}
     for text in settings:
         method, dot, rest = text.partition(".")
         if not dot:
             raise GatewiseError(f"--set {text!r}: write METHOD.key=value, such as edge-pruning.steps=100.")
-        parameters.setdefault(method, {}).update(parse_parameters(method, [rest]))
+        parameters.setdefault(method, {}).update(find_method(method).parse(parse_settings([rest])))
     return parameters
 
 

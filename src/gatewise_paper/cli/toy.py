@@ -13,8 +13,7 @@ from gatewise.cli.options import FoldingTable, JsonOption
 
 
 def toy_command(
-    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 6,
-    as_json: JsonOption = False,
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 6, as_json: JsonOption = False
 ) -> None:
     """Show which gates each method recovers in each direction, on models whose gates are known: the paper's Table 1.
 

@@ -14,7 +14,8 @@ from gatewise.cli.options import FoldingTable, JsonOption
 from gatewise.gate_types import GATE_TYPES
 
 if TYPE_CHECKING:
-    from gatewise_paper.truth.labels import Share, StudyResult
+    from gatewise.statistics import Interval
+    from gatewise_paper.truth.labels import StudyResult
 
 
 def truth_command(
@@ -100,8 +101,12 @@ def _labels(measured: StudyResult) -> FoldingTable:
     return table
 
 
-def _text(share: Share | None) -> str:
-    return "-" if share is None else str(share)
+def _text(share: Interval | None) -> str:
+    """In %, with its interval if it has one."""
+    if share is None:
+        return "-"
+    interval = f" ({100 * share.low:.3g}-{100 * share.high:.3g})" if share.low < share.high else ""
+    return f"{100 * share.value:.1f}{interval}"
 
 
 truth_command.help_panel = "Repeat the paper"  # type: ignore[attr-defined]

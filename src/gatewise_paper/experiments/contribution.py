@@ -15,15 +15,16 @@ from typing import Any, NamedTuple
 
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.gates.labels import Gate, Gates
-from gatewise.statistics import Interval, clustered_ratio
+from gatewise.statistics import Interval
 from gatewise_paper.claims import EFFECT_FLOOR, Between, Claim, Ruling, relative, rule, rules
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search
 from gatewise_paper.experiments.baselines import baseline_measurement, effect_floors
 from gatewise_paper.figures import Figure, bars, errors, filled, wide_axis
 from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured, Seeds, group, of_kind, values_by_task
-from gatewise_paper.measures.contribution import gate_effects
+from gatewise_paper.measures.gate_ablation import gate_effects
 from gatewise_paper.naming import METHOD_NAMES, seeds_note, task_name
+from gatewise_paper.seed_statistics import clustered_ratio
 from gatewise_paper.tables import Cell, Table
 from gatewise_paper.tested_gates import TESTED, by_type, read_tested, tested_measurements
 

@@ -40,8 +40,7 @@ def seconds(lab: Lab, key: SeedKey) -> dict[str, dict[str, float]]:
         if key.method == "acdc":
             trimmed = lab.circuits(key.task, key.method, direction, key.seed)[size]
             options = {"threshold": trimmed.provenance["notes"]["tau"]}
-        options |= lab.preset.setups[key.method].parameters
-        record = discover(lab.model, pairs, key.method, direction, seed=key.seed, **options).provenance
+        record = discover(lab.model, pairs, lab.method(key.method), direction, seed=key.seed, **options).provenance
         trials = record.get("notes", {}).get("trials", math.nan)
         times[direction] = {"F": record["time"]["cpu_seconds"] / forward, "trials": float(trials)}
     return times

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from gatewise.evaluation import evaluations
 from gatewise.methods.base import SearchDirection
-from gatewise.statistics import sign_flip_interval
 from gatewise_paper.claims import Claim, Ruling, rule
 from gatewise_paper.experiment import Measurement, Search, Variant
 from gatewise_paper.experiments.baselines import EMPTY, FULL, Baselines, baseline_measurement, read_baselines
-from gatewise_paper.figures import Figure, baseline, by_task_and_method, direction_style, errors, size_axis
+from gatewise_paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, errors, size_axis
 from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured, of_kind
 from gatewise_paper.naming import (
@@ -26,6 +25,7 @@ from gatewise_paper.naming import (
     seeds_note,
     task_name,
 )
+from gatewise_paper.seed_statistics import sign_flip_interval
 from gatewise_paper.tables import Table, size_table
 
 FAITHFULNESS = "kl_from_full"  # of the circuit: KL(G || C)
@@ -244,4 +244,4 @@ def figure(lab: Lab, curves: Curves, label: str, end: str = EMPTY) -> Callable[[
 def draw_baselines(axes: Any, heights: tuple[float, float], end: str = EMPTY) -> None:
     """Lines for the full graph and for the end of the range."""
     for height, name, style in zip(heights, (FULL, end), "-:", strict=True):
-        baseline(axes, height, linestyle=style, label=name)
+        axes.axhline(height, color=BASELINE_COLOUR, linewidth=0.8, linestyle=style, label=name)

@@ -20,16 +20,15 @@ from typing import Any, NamedTuple
 from gatewise.circuits.graph import Grouping
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.gates.labels import Gate, Gates
-from gatewise.statistics import clustered_ratio
 from gatewise_paper.claims import EFFECT_FLOOR, Between, Claim, Ruling, least, rules
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search
 from gatewise_paper.experiments.baselines import baseline_measurement, effect_floors
 from gatewise_paper.figures import Figure, filled, wide_axis
 from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured, group, of_kind
-from gatewise_paper.measures.contribution import gate_effects
-from gatewise_paper.measures.gate_ablation import ablate_gates
+from gatewise_paper.measures.gate_ablation import ablate_gates, gate_effects
 from gatewise_paper.naming import METHOD_NAMES, seeds_note, task_name
+from gatewise_paper.seed_statistics import clustered_ratio
 from gatewise_paper.tables import Cell, Table, printed
 from gatewise_paper.tested_gates import TESTED, TwoGroups, by_type, read_tested, tested_measurements
 

@@ -15,7 +15,6 @@ how they act together.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -24,19 +23,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.circuits.literature import PUBLISHED_GT, PUBLISHED_IOI, Roles
+from gatewise.circuits.literature import PUBLISHED_IOI, Roles
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.gates.labels import Gates
 from gatewise.gates.testing.gate_test import interactions
-from gatewise_paper.claims import Between, Claim, Ruling, least, rule, rules
+from gatewise_paper.claims import Between, Claim, Ruling, least, rules
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search, TaskKey
 from gatewise_paper.experiments.gate_drawings import cases_figure, circuit_figure
 from gatewise_paper.head_roles import ROLES, attention_similarity, heads_of, is_gpt2_small, measure_roles
 from gatewise_paper.lab import Lab
-from gatewise_paper.measured import Measured, Seeds, group, of_kind, values_by_task
+from gatewise_paper.measured import Measured, Seeds, group, of_kind
 from gatewise_paper.naming import METHOD_NAMES, mean_and_deviation, mean_known, seeds_note, task_name
 from gatewise_paper.presets import Preset
 from gatewise_paper.sizes import CURVES
@@ -48,8 +46,6 @@ _ALL_NAMES = "ioi:corruption=all-names"
 _ACTS = 1 / 3  # the gate index from which a group acts as AND: it takes away more than twice what it brings alone
 _PERMUTATIONS = 200  # for each seed
 _FEWEST_PAIRS = 10  # with fewer, a seed says nothing
-_RANDOM_CIRCUITS = 20
-_PUBLISHED = {_TASK: tuple(PUBLISHED_IOI), "gt": tuple(PUBLISHED_GT)}
 _EARLIER = (
     "By default clean and corrupted prompts differ in the second name only, so that everything before it is equal in "
     "both runs: functions that act earlier (previous token heads at the first mention of a name) show only where all "
@@ -90,14 +86,6 @@ class StudyKey(NamedTuple):
     permutations: int
 
 
-class RecallKey(NamedTuple):
-    task: str
-    method: str
-    size: int
-    seed: int
-    random_circuits: int
-
-
 class StatedKey(NamedTuple):
     task: str
     seed: int
@@ -108,10 +96,7 @@ class StatedKey(NamedTuple):
 def heads(lab: Lab, key: TaskKey) -> dict[str, Any]:
     """The functions of all heads that have one, and how alike any two heads attend."""
     pairs = lab.held_out(key.task)
-    return {
-        "roles": dict(measure_roles(lab.model, pairs)),
-        "alike": attention_similarity(lab.model, pairs).tolist(),
-    }
+    return {"roles": dict(measure_roles(lab.model, pairs)), "alike": attention_similarity(lab.model, pairs).tolist()}
 
 
 def study(lab: Lab, key: StudyKey) -> Study:
@@ -158,18 +143,6 @@ def role_groups(graph: Graph, head: str, functions: Sequence[str], roles: Roles)
     }
 
 
-def recall(lab: Lab, key: RecallKey) -> list[float]:
-    """Share of the published circuit's nodes that Ns, Dn, either, and random circuits as large as both hold."""
-    nodes = set(_PUBLISHED[key.task])
-
-    def share(circuit: Circuit) -> float:
-        return len(nodes & set(circuit.nodes)) / len(nodes)
-
-    ns, dn = (lab.circuits(key.task, key.method, direction, key.seed)[key.size] for direction in ("ns", "dn"))
-    random = [lab.model.graph.random_circuit(len(ns | dn), seed=i) for i in range(key.random_circuits)]
-    return [*map(share, (ns, dn, ns | dn)), statistics.fmean(map(share, random))]
-
-
 _HEADS = Measurement(heads, TaskKey(_TASK))
 
 
@@ -189,15 +162,11 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
     testing = lab.preset.testing
     for seed in range(testing.seeds):
         yield Measurement(stated, StatedKey(_ALL_NAMES, seed, testing.pairs, lab.preset.search_pairs))
-    published = [task for task in _PUBLISHED if task in lab.preset.tasks] if is_gpt2_small(lab.model) else []
     for method in _methods(lab.preset):
         tasks = [_TASK, _ALL_NAMES] if method in CURVES else [_TASK]
         for task, _, seed in lab.grid(tasks=tasks, methods=[method]):
             key = StudyKey(task, method, lab.sizes.of_gates(task), seed, _PERMUTATIONS)
             yield Measurement(study, key, (Search(task, method, seed, ("ns", "dn")),))
-        for task, _, seed in lab.grid(tasks=published, methods=[method]):
-            recall_key = RecallKey(task, method, lab.sizes.of_gates(task), seed, _RANDOM_CIRCUITS)
-            yield Measurement(recall, recall_key, (Search(task, method, seed, ("ns", "dn")),))
 
 
 # What gates join, against chance
@@ -239,14 +208,12 @@ def study_gates(gates: Gates, roles: Roles, alike: Tensor, permutations: int = _
     for kind in GATE_TYPES:
         wide = [gate for gate in gates if gate.type == kind and len(gate.edges) > 1]
         pairs = [pair for gate in wide for pair in combinations(heads.numbers(gate.senders), 2)]
-        edges = list(gates.by_type[kind])
         by_type[kind] = {
-            "edges": len(edges),
+            "edges": len(gates.by_type[kind]),
             "gates": len(wide),
             **heads.compare(pairs, senders, permutations),
             "crossed": crossed[kind],
             "apart": apart[kind],
-            "from MLPs": sum(edge.startswith("m") for edge in edges) / len(edges) if edges else math.nan,
         }
     return by_type
 
@@ -331,7 +298,6 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
     heads_measured, published = measured[_HEADS.key], is_gpt2_small(lab.model)
     roles, alike = _roles(lab, heads_measured["roles"]), torch.tensor(heads_measured["alike"])
     studies: Seeds[Study] = group(of_kind(measured, StudyKey), "task", "method")
-    recalls: Seeds[Sequence[float]] = group(of_kind(measured, RecallKey), "task", "method")
     tested = [study_tested(lab.model.graph, gates, roles, alike) for gates in read_tested(measured)[_TASK]]
     examples = list(of_kind(measured, StatedKey).values())
     first, size = _methods(lab.preset)[0], lab.sizes.of_gates(_TASK)
@@ -347,13 +313,11 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
             _role_table(roles, heads_measured["roles"] if published else None),
             _stated_table(lab, examples),
             *_study_tables(lab, studies),
-            *([_recall_table(lab, recalls)] if recalls else []),
         ],
         rulings=[
             *(r for (task, method), seeds in studies.items() for r in _study_rulings(lab, seeds, method, task)),
             *rules(TESTED, *_joined_claims(tested, task_name(_TASK))),
             *_stated_rulings(examples),
-            *(_recall_ruling(recalls, method) for method in _methods(lab.preset) if recalls),
         ],
         figures={
             f"Cases of gates in two layers, coloured by function (figsimplegate). {title}": cases_figure(drawn, roles),
@@ -429,13 +393,13 @@ def _study_tables(lab: Lab, studies: Seeds[Study]) -> list[Table]:
     reach: list[list[Cell]] = []
     for ((task, method), seeds), kind in product(studies.items(), GATE_TYPES):
         of_kind = [seed[kind] for seed in seeds]
-        counts = {name: mean_known(seed[name] for seed in of_kind) for name in ("gates", "edges", "from MLPs")}
+        counts = {name: mean_known(seed[name] for seed in of_kind) for name in ("gates", "edges")}
         compared = {}
         for what in ("same", "alike", "crossed", "apart"):
             compared[what] = [mean_known(seed[what][part] for seed in of_kind) for part in ("n", "value", "chance")]
         start: list[Cell] = [METHOD_NAMES[method], task_name(task), lab.sizes.of_gates(task), kind]
         joined.append([*start, counts["gates"], *compared["same"], *compared["alike"]])
-        reach.append([*start, counts["edges"], *compared["crossed"][1:], *compared["apart"][1:], counts["from MLPs"]])
+        reach.append([*start, counts["edges"], *compared["crossed"][1:], *compared["apart"][1:]])
     note = (
         f"Means over seeds ({seeds_note(lab.preset.seeds_for(methods=_methods(lab.preset)))}). Chance: mean of "
         f"{_PERMUTATIONS:,} permutations."
@@ -447,7 +411,7 @@ def _study_tables(lab: Lab, studies: Seeds[Study]) -> list[Table]:
     title = "What gates join: pairs of heads with edges of one type into one receiver"
     return [
         Table(title, (*where, "gates", *pairs, *alike), joined, note),
-        Table("How far gates reach", (*where, "edges found", *far, "edges from MLPs"), reach, note),
+        Table("How far gates reach", (*where, "edges found", *far), reach, note),
     ]
 
 
@@ -502,30 +466,6 @@ def _study_rulings(lab: Lab, seeds: Sequence[Study], method: str, task: str) -> 
         ),
         primary=task == _TASK,
     )
-
-
-def _recall_table(lab: Lab, recalls: Seeds[Sequence[float]]) -> Table:
-    rows: list[list[Cell]] = []
-    for (task, method), seeds in recalls.items():
-        means = map(statistics.fmean, zip(*seeds, strict=True))
-        rows.append([task_name(task), METHOD_NAMES[method], lab.sizes.of_gates(task), *means])
-    return Table(
-        "Share of the published circuits' nodes that the circuits hold",
-        ("task", "method", "edges", "Ns", "Dn", "Ns or Dn", "random circuits as large"),
-        rows,
-        "Means over seeds. Published: 26 heads for IOI (Wang et al. 2022), 8 heads and 4 MLPs for GT (Hanna et al. "
-        "2023).",
-    )
-
-
-def _recall_ruling(recalls: Seeds[Sequence[float]], method: str) -> Ruling:
-    claim = Claim(
-        "The components of the gate circuits are those of the published circuits.",
-        "share of the published nodes in the Ns or Dn circuit, less that in random circuits as large",
-        values_by_task(recalls, method, lambda _, shares: shares[2] - shares[3]),
-        paper="drawings",
-    )
-    return rule(claim, method=METHOD_NAMES[method])
 
 
 EXPERIMENT = Experiment(

@@ -74,7 +74,7 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
         notes=[
             "The types are read off Ns and Dn circuits of equal size, of which each alone has as many edges as the "
             "other alone: in their union there are exactly as many AND as OR edges, whatever the model. Only the Ns+Dn "
-            "circuit, searched by itself, can have fewer OR edges; so that is what is shown here.",
+            "circuit, searched by itself, can have fewer OR edges; so that is what is shown here."
         ],
     )
 

@@ -45,9 +45,6 @@ class BottleneckKey(NamedTuple):
     removed_on: int  # of these
     smallest: float  # normalised effect
 
-    def __str__(self) -> str:
-        return f"edges of {self.smallest:.0%} left in place"
-
 
 class RangeKey(NamedTuple):
     task: str
@@ -179,10 +176,7 @@ def _rulings(lab: Lab, kl: Curves, accuracy: Curves, method: str) -> list[Ruling
     return rules(
         METHOD_NAMES[method],
         more_complete(
-            "ns+dn",
-            "ns",
-            "removing the Ns+Dn circuit destroys more than removing the Ns circuit.",
-            "1.02 against 0.74",
+            "ns+dn", "ns", "removing the Ns+Dn circuit destroys more than removing the Ns circuit.", "1.02 against 0.74"
         ),
         Claim(
             "With the bottleneck edges in place, the accuracy left without the Ns+Dn circuit is lower.",

@@ -23,14 +23,14 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap
 from gatewise.methods.base import SearchDirection
-from gatewise.statistics import pseudo_values, rank_correlation
+from gatewise.statistics import rank_correlation
 from gatewise_paper.claims import Claim, Ruling, rule, rules
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search, Variant
-from gatewise_paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, size_axis
 from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured
 from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES, plus_minus, seeds_note, standard_deviation, task_name
 from gatewise_paper.presets import Preset
+from gatewise_paper.seed_statistics import pseudo_values
 from gatewise_paper.tables import Table, printed, size_table
 
 _NAME = "stability"
@@ -161,15 +161,9 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
             *_more_random_than_eap(lab, spreads),
         ],
         paper=(printed("tabdifferencehamming"),),
-        figures={
-            "Stability: mean share of a circuit's edges that another seed replaces (Hamming distance over twice the "
-            "size), over circuit size; seeds differ in the search (ACDC, Edge Pruning) or in the pairs (EAP). Control: "
-            "Ns with twice the pairs, or the mean of two masks. Low is stable; the dotted line is two random "
-            "circuits.": lambda: _figure(lab, spreads)
-        },
         notes=[
             "The paper does not say what its deviations are over. A difference in edges grows with the size of the "
-            "circuits by its scale alone; the figure and the verdicts have shares.",
+            "circuits by its scale alone; the verdicts have shares.",
             "Methods search on different numbers of pairs (see the settings), which also makes circuits vary: "
             "compare directions of one method rather than methods.",
             "With one tau for all orders, ACDC's circuits are not all of the same size; shares are of their mean size.",
@@ -284,24 +278,6 @@ def growth(spreads: Mapping[int, Spread]) -> list[float]:
         seed = torch.tensor(differences, dtype=torch.float64)
         correlations.append(rank_correlation(sizes, seed) if known else math.nan)
     return correlations
-
-
-def _figure(lab: Lab, spreads: Spreads) -> Figure:
-    edges = lab.model.graph.n_edges
-
-    def fill(axes: Any, task: str, method: str) -> None:
-        by_size = spreads[task, method, cause_of(method)]
-        sizes = list(by_size)
-        for direction in by_size[sizes[0]].jaccard:
-            shares = [spread.share(direction) for spread in by_size.values()]
-            style = direction_style(direction) if direction in _COMPARED else {"color": BASELINE_COLOUR, "marker": "x"}
-            axes.plot(sizes, shares, **{"label": _CONTROL, **style})
-        chance = [1 - size / edges for size in sizes]
-        axes.plot(sizes, chance, color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="random circuits")
-        size_axis(axes, sizes)
-        axes.set_ylim(0, 1.05)
-
-    return by_task_and_method(lab.preset.tasks, _methods(lab.preset), fill, "share replaced", sharey=True)
 
 
 EXPERIMENT = Experiment(

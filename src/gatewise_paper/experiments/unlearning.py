@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gatewise.engine import run_circuits
 from gatewise.engine.setting import Setting
@@ -23,7 +23,6 @@ from gatewise_paper.claims import Between, Claim, Ruling, rules
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search
 from gatewise_paper.experiments.baselines import Baselines, baseline_measurement, read_baselines
 from gatewise_paper.experiments.curves import ACCURACIES, TOP1
-from gatewise_paper.figures import BASELINE_COLOUR, LINES, Figure, baseline, filled, legend_below, size_axis
 from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured, of_kind
 from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES, mean_and_deviation, seeds_note, task_name
@@ -35,8 +34,6 @@ _DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "ns+dn")
 _CANDIDATES = 200  # edges of a circuit that may be bottlenecks, the strongest
 _GONE = 0.8  # of the way from the whole model to the corrupted run: then a behaviour counts as gone
 _MAY_BE_LOST = 0.1  # accuracy that may be lost of what is to be kept
-_ENDS = {"whole model": "-", "corrupted run": ":"}
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 _LEFT = "bottleneck edges left in place"
 
 
@@ -148,9 +145,6 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
         ],
         rulings=[ruling for method in _seeds(lab) for ruling in _rulings(lab, without, ends, method)],
         paper=(printed("tabunlearning"),),
-        figures={
-            f"Top-1 accuracy without the circuit. To be forgotten: {forgotten}.": lambda: _figure(lab, without, ends)
-        },
         notes=[
             f"To be forgotten: {forgotten}; pairs: {files}.",
             "Every set is ablated with its own corrupted prompts. The paper names neither sizes nor what its accuracy "
@@ -240,36 +234,6 @@ def largest_loss(
     if gone is None or not kept_tasks or full <= empty:
         return math.nan
     return float(max(whole - without[gone] for whole, without in kept_tasks))
-
-
-def _figure(lab: Lab, without: Seeds, ends: Baselines) -> Figure:
-    from matplotlib.lines import Line2D
-
-    names, methods = _measured_on(lab), list(_seeds(lab))
-    colours = dict(zip(names, _COLOURS, strict=False))
-
-    def fill(axes: Any, _: str, method: str) -> None:
-        sizes = lab.sizes.of(method, FORGET)
-        for direction in _DIRECTIONS:
-            for name, colour in colours.items():
-                seeds = [seed[TOP1] for seed in without[Removed(method, direction, False), name]]
-                means = [statistics.fmean(values) for values in zip(*seeds, strict=True)]
-                width = 2.2 if name == FORGET else 1.2
-                axes.plot(sizes, means, color=colour, linestyle=LINES[direction], marker=".", linewidth=width)
-        for height, style in zip(ends[FORGET], _ENDS.values(), strict=True):
-            baseline(axes, height, linestyle=style)
-        size_axis(axes, sizes)
-        axes.set_xlabel("edges removed")
-        axes.set_ylim(-0.03, 1.03)
-        axes.set_title(METHOD_NAMES[method])
-
-    width = 4.2 if len(methods) > 1 else 6.4  # room for the legend
-    figure = filled([""], methods, fill, "accuracy of G-C", width=width, height=3.9, sharey=True)
-    looks: dict[str, dict[str, Any]] = {names[name]: {"color": c, "marker": "."} for name, c in colours.items()}
-    looks |= {DIRECTION_NAMES[d]: {"color": "#333333", "linestyle": LINES[d]} for d in _DIRECTIONS}
-    looks |= {f"to be forgotten, {end}": {"color": BASELINE_COLOUR, "linestyle": style} for end, style in _ENDS.items()}
-    legend_below(figure, [Line2D([], [], **look) for look in looks.values()], list(looks))
-    return figure
 
 
 EXPERIMENT = Experiment(

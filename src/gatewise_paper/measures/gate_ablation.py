@@ -1,4 +1,4 @@
-"""Ablating one or two edges per gate: the paper's first figure, and the table in its appendix.
+"""Ablating gates: one or two edges of each, as in the paper's first figure and the table in its appendix; or all.
 
 For each gate of at least two edges, `repeats` times two of its edges i, j are drawn (an ordered pair, uniformly), and i
 alone, j alone and both are removed from the full graph G. The change is D(G || G without them), in KL by noising. An
@@ -7,6 +7,8 @@ AND changes as much by one edge as by two, an OR hardly by one, an ADDER more by
 The table has the effect of what is *kept*, 0 if neither is: D(G\\i,j) - D(G with what is kept of i, j). Mind that KL is
 quadratic near G: a perfect adder keeps 75 % of its effect with one edge. Labels by test, which do not suffer from that,
 are in `truth`.
+
+A gate's *output contribution* is the change of KL when the whole gate is removed.
 """
 
 from __future__ import annotations
@@ -60,13 +62,7 @@ class TypeAblation:
 
 
 def ablate_gates(
-    model: Model,
-    data: Data,
-    gates: Iterable[Gate],
-    *,
-    repeats: int = 30,
-    seed: int = 0,
-    compute: Compute | None = None,
+    model: Model, data: Data, gates: Iterable[Gate], *, repeats: int = 30, seed: int = 0, compute: Compute | None = None
 ) -> dict[GateType, TypeAblation]:
     """Remove one and two edges of every gate from the full graph.
 
@@ -100,6 +96,25 @@ def ablate_gates(
         single = sum(gate.type == kind and len(gate.edges) == 1 for gate in everything)
         ablations[kind] = TypeAblation(tuple(of_kind), single, *values.unbind(dim=-1))
     return ablations
+
+
+def gate_effects(model: Model, data: Data, gates: Iterable[Gate], *, compute: Compute | None = None) -> list[float]:
+    """Measure what removing each gate does to the output.
+
+    Args:
+        model: The model.
+        data: Pairs, a task or a setting to measure on.
+        gates: Gates of the model's graph.
+        compute: Where to run.
+
+    Returns:
+        The change of KL for each gate, a mean over examples.
+    """
+    index = model.graph.index
+    removals = [frozenset(index(edge) for edge in gate.edges) for gate in gates]
+    changes = kl_changes(Setting.of(model, data, compute=compute), None, removals, task="contributions")
+    effects: list[float] = changes.mean(dim=1).tolist()
+    return effects
 
 
 def _draw(model: Model, gate: Gate, repeats: int, seed: int) -> list[tuple[int, int]]:

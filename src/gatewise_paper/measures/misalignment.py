@@ -33,7 +33,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
 from gatewise.compute import Compute
-from gatewise.engine.patching.edge_ablation import Bench, Removal
+from gatewise.engine.patching.edge_ablation import EdgeAblation, Removal
 from gatewise.engine.patching.kl_screening import divergence_between
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
@@ -137,7 +137,7 @@ def misalignment(
     with progress_bar("misalignment", len(batches) * sum(map(len, drawn.values()))) as bar:
         for batch in batches:
             for kind in TYPES:
-                sums[kind] += _measure(partial(Bench, setting, batch), whole[kind], kind, drawn[kind], bar)
+                sums[kind] += _measure(partial(EdgeAblation, setting, batch), whole[kind], kind, drawn[kind], bar)
     return {kind: _score(gates, kind, sums[kind] / len(setting), whole[kind], sampling) for kind in TYPES}
 
 
@@ -177,7 +177,11 @@ def _draw_pairs(rng: random.Random, receivers: Sequence[list[int]], sampling: Sa
 
 
 def _measure(
-    bench_of: Callable[[Circuit], Bench], whole: Circuit, kind: MisalignedType, samples: Sequence[_Sample], bar: Bar
+    bench_of: Callable[[Circuit], EdgeAblation],
+    whole: Circuit,
+    kind: MisalignedType,
+    samples: Sequence[_Sample],
+    bar: Bar,
 ) -> Tensor:
     """For each sample both terms: the mean over draws, summed over the batch's examples. [term, sample]"""
     bench = bench_of(whole)
@@ -198,7 +202,7 @@ def _measure(
     return divergences.mean(dim=2).sum(dim=-1).T
 
 
-def _outputs(bench: Bench, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
+def _outputs(bench: EdgeAblation, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
     """Last residuals [example, d] of the bench's circuit without i, and without i and j, for each pair."""
     removals = list(dict.fromkeys(frozenset(edges) for i, j in pairs for edges in ((i,), (i, j))))
     outputs = {}

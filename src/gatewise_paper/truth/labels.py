@@ -32,12 +32,12 @@ from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.gates.backups import add_backups
 from gatewise.gates.labels import label_gates
 from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
-from gatewise.methods.base import SearchDirection
+from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover
 from gatewise.methods.registry import find_method
 from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
 from gatewise.progress import progress_bar
-from gatewise.statistics import ratio_interval
+from gatewise.statistics import Interval, ratio_interval
 
 METHODS = ("eap", "acdc", "edge-pruning")
 BASELINES = ("orders", "exhaustive", "completed")
@@ -81,37 +81,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Share:
-    """A share pooled over models, with its 95 % bootstrap interval over them."""
-
-    value: float
-    low: float
-    high: float
-    of: int  # edges
-
-    @classmethod
-    def of_counts(cls, hits: Sequence[int], totals: Sequence[int]) -> Share | None:
-        """One count for each model; None if there is nothing to take a share of."""
-        if not sum(totals):
-            return None
-        interval = ratio_interval(hits, totals)
-        return cls(interval.value, interval.low, interval.high, sum(totals))
-
-    def __str__(self) -> str:
-        if not self.low < self.high:
-            return f"{100 * self.value:.1f}"
-        return f"{100 * self.value:.1f} ({100 * self.low:.3g}-{100 * self.high:.3g})"
-
-
-@dataclass(frozen=True)
 class SearchRow:
     """What a method finds under one direction."""
 
     method: str
     direction: str
-    precision: Share | None  # found edges that are true
-    recall: Share | None  # true edges that are found
-    recall_by_type: Mapping[GateType, Share | None]
+    precision: Interval | None  # found edges that are true
+    recall: Interval | None  # true edges that are found
+    recall_by_type: Mapping[GateType, Interval | None]
 
 
 @dataclass(frozen=True)
@@ -120,9 +97,9 @@ class LabelRow:
 
     method: str
     rule: str
-    accuracy: Share | None
-    by_type: Mapping[GateType, Share | None]
-    by_fan_in: Mapping[int, Share | None]
+    accuracy: Interval | None
+    by_type: Mapping[GateType, Interval | None]
+    by_fan_in: Mapping[int, Interval | None]
     mistakes: Mapping[str, int]  # "truth as label" -> edges
 
 
@@ -181,18 +158,18 @@ def trial(synthetic: SyntheticModel, name: str, share: float, seed: int) -> Tria
     return Trial(synthetic, circuits, labels, time.perf_counter() - started)
 
 
-def thresholds(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float) -> dict[str, Any]:
-    """Arguments for `discover`, so that an edge counts if it carries `share` of the total effect."""
-    chosen = find_method(method)
-    assert chosen.for_share is not None
-    options = chosen.for_share(Setting(synthetic.model, synthetic.pairs), direction, share)
-    return {**options, "steps": PRUNING_STEPS} if "penalty" in options else options
+def thresholds(
+    synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float
+) -> tuple[Method, float]:
+    """The method and its threshold with which an edge counts if it carries `share` of the total effect."""
+    parameters = {"steps": PRUNING_STEPS} if method == "edge-pruning" else {}
+    bound = find_method(method).with_parameters(parameters)
+    return bound.threshold_for(Setting(synthetic.model, synthetic.pairs), direction, share)
 
 
 def _find(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
-    options: dict[str, Any] = thresholds(synthetic, method, direction, share)
-    circuit: Circuit = discover(synthetic.model, synthetic.pairs, method, direction, seed=seed, **options)
-    return circuit
+    bound, threshold = thresholds(synthetic, method, direction, share)
+    return discover(synthetic.model, synthetic.pairs, bound, direction, threshold=threshold, seed=seed)
 
 
 def _by_method(
@@ -288,25 +265,30 @@ def _pair_label(logit_diffs: Tensor, i: int, j: int) -> tuple[float, GateType]:
     return abs(interaction), "AND" if interaction > 0 else "OR"
 
 
+def _share(hits: Sequence[int], totals: Sequence[int]) -> Interval | None:
+    """A share pooled over models, one count for each, with its bootstrap interval; None without anything to count."""
+    return ratio_interval(hits, totals) if sum(totals) else None
+
+
 def _search_row(method: str, direction: str, trials: Sequence[Trial]) -> SearchRow:
     circuits = [tried.circuits[direction] for tried in trials]
 
-    def recall(*kinds: GateType) -> Share | None:
+    def recall(*kinds: GateType) -> Interval | None:
         true = [[edge for edge, kind in tried.synthetic.truth.items() if kind in kinds] for tried in trials]
         hits = [sum(edge in circuit for edge in edges) for edges, circuit in zip(true, circuits, strict=True)]
-        return Share.of_counts(hits, [len(edges) for edges in true])
+        return _share(hits, [len(edges) for edges in true])
 
     hits = [len(circuit & tried.synthetic.circuit) for tried, circuit in zip(trials, circuits, strict=True)]
-    precision = Share.of_counts(hits, [len(circuit) for circuit in circuits])
+    precision = _share(hits, [len(circuit) for circuit in circuits])
     return SearchRow(method, direction, precision, recall(*GATE_TYPES), {kind: recall(kind) for kind in GATE_TYPES})
 
 
 def _label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
     labelled = [_labelled(tried, rule) for tried in trials]
 
-    def accuracy(chosen: Callable[[_Labelled], bool]) -> Share | None:
+    def accuracy(chosen: Callable[[_Labelled], bool]) -> Interval | None:
         rows = [[edge.kind == edge.label for edge in of_trial if chosen(edge)] for of_trial in labelled]
-        return Share.of_counts([sum(right) for right in rows], list(map(len, rows)))
+        return _share([sum(right) for right in rows], list(map(len, rows)))
 
     everything = [edge for of_trial in labelled for edge in of_trial]
     mistakes = Counter(f"{edge.kind} as {edge.label}" for edge in everything if edge.kind != edge.label)
