@@ -115,8 +115,8 @@ def _interactions(gates: gw.Gates, count: int = 40) -> GateTests:
         }
         table = torch.rand(16, 32, generator=generator, dtype=torch.float64)
         table[0] = 0
-        made.append(GateTest(node, groups, "corrupted", table, torch.ones(32, dtype=torch.float64)))
-    return GateTests(tuple(made), (True,) * len(made), len(made))
+        made.append(GateTest(node, groups, "corrupted", table, torch.ones(32, dtype=torch.float64), significant=True))
+    return GateTests(tuple(made), len(made))
 
 
 _PREPARE = """() => {

@@ -226,7 +226,7 @@ def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Report) 
 
 def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: Report) -> None:
     assert found.interactions is not None
-    standing = found.interactions.found
+    standing = found.interactions.significant
     assert standing, "the fixture has a gate that stands"
     page = open_page(data)
     sections = page.evaluate("[...document.querySelectorAll('main > section')].map((e) => e.id)")
@@ -235,13 +235,13 @@ def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: R
     assert cards.count() == min(6, len(standing))
     first, card = standing[0], cards.first
     assert card.locator("h3").inner_text().split() == [first.receiver, first.label]
-    assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.all_groups)
+    assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.operands)
     text = card.inner_text().replace("\u2212", "-")
     said = [[float(part) for part in found] for found in re.findall("\u03b3 " + r"(\S+) \((\S+) to (\S+)\)", text)]
-    indices = [one for one in first.intervals["gamma"].values() if math.isfinite(one.value)]
+    indices = [one for one in first.intervals.gamma.values() if math.isfinite(one.value)]
     for numbers, index in zip(said, indices, strict=True):
         assert numbers == pytest.approx([index.value, index.low, index.high], abs=0.006)
-    for name in first.all_groups:
+    for name in first.operands:
         assert first.group_labels[name] in text
     page.locator("#filters summary").click()
     page.locator("#gated").check()
@@ -256,7 +256,7 @@ def test_nothing_is_called_and_or_or_without_a_test(open_page: Open, data: dict[
     """What direction found an edge is no gate: the split's names stand only where the split is named."""
     for gate in data["gates"]["tested"]:
         gate["label"] = "undecided"
-        for player in gate["all_groups"].values():
+        for player in gate["groups"].values():
             player["label"] = "undecided"
             player.pop("split", None)
     data["tables"] = []
@@ -456,12 +456,12 @@ def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
                 one["promoted"][side][0][0] = one["suppressed"][side][0][0] = HOSTILE
     for gate in data["gates"]["tested"]:
         gate["label"] = HOSTILE
-        gate["all_groups"] = {
-            (HOSTILE if i == 0 else name): player for i, (name, player) in enumerate(gate["all_groups"].items())
+        gate["groups"] = {
+            (HOSTILE if i == 0 else name): player for i, (name, player) in enumerate(gate["groups"].items())
         }
         for row in gate["table"]:
             row["set"] = [
-                HOSTILE if name in ("G1", "K", "Q") and HOSTILE in gate["all_groups"] else name for name in row["set"]
+                HOSTILE if name in ("G1", "K", "Q") and HOSTILE in gate["groups"] else name for name in row["set"]
             ]
     page = open_page(data, state=f"node=m0&name={quote(HOSTILE)}")
     page.wait_for_timeout(200)

@@ -186,8 +186,8 @@ def _show(answer: Mapping[str, Any]) -> None:
 
 def _gate_line(gate: GateTest) -> str:
     """How each group acts, by the interval of its gate index, and the largest interaction."""
-    names, size = gate.interaction
-    indices = {name: index for name, index in gate.intervals["gamma"].items() if not math.isnan(index.value)}
+    names, size = gate.strongest_interaction
+    indices = {name: index for name, index in gate.intervals.gamma.items() if not math.isnan(index.value)}
     acts = [
         f"{name} {gate.group_labels[name]} ({one.value:+.2f}, {one.low:+.2f} to {one.high:+.2f})"
         for name, one in indices.items()

@@ -105,7 +105,7 @@ def tables_data(found: Report) -> list[dict[str, Any]]:
             "receiver": table.receiver,
             "edges": [edge for (edge,) in table.groups.values()],
             "rest": table.rest,
-            "values": list(table.values.values()),
+            "values": list(table.effects.values()),
             "beyond": _span(table),
             "label": table.label,
         }
@@ -159,7 +159,7 @@ def _page_tables(tables: Sequence[dict[str, Any]], by_name: dict[str, int]) -> l
 
 def _span(table: GateTest) -> list[float]:
     """What two edges are worth beyond the sum of either."""
-    beyond = table.interaction[1]
+    beyond = table.strongest_interaction[1]
     return [beyond.value, beyond.low, beyond.high]
 
 
@@ -173,9 +173,12 @@ def _gates(found: Report, by_name: dict[str, int]) -> dict[str, Any] | None:
     data = found.interactions.to_json()
     types = found.gates.labelled.kinds
     for gate in data["tested"]:
-        for name, edges in gate.pop("groups").items():
+        for group in gate["groups"].values():
+            edges = group.pop("edges")
+            if not edges:  # the rest of the receiver's edges
+                continue
             kinds = [types.get(found.graph.index(edge)) for edge in edges]
-            gate["all_groups"][name] |= {
+            group |= {
                 "edges": len(edges),
                 "ports": sorted({edge.partition("->")[2] for edge in edges}),
                 "shown": [by_name[edge] for edge in edges if edge in by_name],

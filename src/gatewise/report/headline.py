@@ -98,9 +98,10 @@ def _gates(found: Report) -> Remark:
     labels = Counter(one.label for one in tested).most_common()
     said = f"{len(tested)} of {len(tested.tested)} tests of groups stand"
     said += f" ({', '.join(f'{count} {label}' for label, count in labels)})." if labels else "."
-    if tested.found:
-        names, size = tested.found[0].interaction
-        said += f" The largest: {' with '.join(sorted(names))} of {tested.found[0].receiver}, {size.value:+.2f} of the "
+    if tested.significant:
+        first = tested.significant[0]
+        names, size = first.strongest_interaction
+        said += f" The largest: {' with '.join(sorted(names))} of {first.receiver}, {size.value:+.2f} of the "
         said += f"logit difference beyond their parts ({size.low:.2f} to {size.high:.2f})."
     return Remark(
         "note", "Which gates?", f"{said} {text}", f"{len(tested):,} tested gate{'s' if len(tested) != 1 else ''}"

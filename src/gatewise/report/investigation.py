@@ -20,7 +20,8 @@ from gatewise.evaluation import Evaluations, evaluate
 from gatewise.gate_types import TestedLabel
 from gatewise.gates.discovery import Agreement, label_agreement
 from gatewise.gates.labels import Gates, label_gates
-from gatewise.gates.testing.gate_test import FEWEST, GateTest
+from gatewise.gates.testing.gate_test import GateTest
+from gatewise.gates.testing.measurement import FEWEST
 from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
 from gatewise.gates.testing.search import GateTests, test_receivers
 from gatewise.methods.base import Method, SearchDirection

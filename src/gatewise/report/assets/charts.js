@@ -107,5 +107,5 @@ function showAgreement() {
   fill($("agreement"), el("h3", {}, "The split's names against truth tables"),
     el("table", { class: "agree" }, el("thead", {}, row("th", ["found by ↓ test →", ...labels, "agree"])), el("tbody", {}, lines)),
     el("p", { class: "muted small" }, `${plural(found.edges, "edge")} of the largest circuits, in tables of two edges into one port; `
-      + `${found.only_split.toLocaleString("en")} without a test.`));
+      + `${found.untested.toLocaleString("en")} without a test.`));
 }

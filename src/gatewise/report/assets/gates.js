@@ -16,20 +16,20 @@ function gateSentence(gate) {
 // How the groups act, the clear ones.
 function actsText(gate) {
   const acts = new Map();
-  for (const [name, player] of Object.entries(gate.all_groups)) if (player.label !== "undecided") acts.set(player.label, [...(acts.get(player.label) || []), name]);
+  for (const [name, player] of Object.entries(gate.groups)) if (player.label !== "undecided") acts.set(player.label, [...(acts.get(player.label) || []), name]);
   const parts = [...acts].map(([label, names], i) => [i ? ", " : "", el("b", {}, joined(names)), i ? " as " : names.length > 1 ? " act as " : " acts as ", labelName(label)]);
   return parts.length ? el("p", { class: "acts" }, parts.flat(), ".") : null;
 }
 function confirmedText(gate) {
   if (!gate.confirmed) return null;
-  const sides = ["clean", "corrupted"].filter((side) => gate.confirmed[side]), yes = sides.filter((side) => gate.confirmed[side].stands);
+  const sides = ["clean", "corrupted"].filter((side) => gate.confirmed[side]), yes = sides.filter((side) => gate.confirmed[side].significant);
   if (yes.length === sides.length) return STANDS.true;
   return yes.length ? `confirmed only with the rest of the model ${yes[0]}` : STANDS.false;
 }
 
 // Rows of dots and bars: ● a clean group, ○ a corrupted one. Bars grow from 0, with their interval.
 function gateTable(gate) {
-  const names = Object.keys(gate.all_groups), rows = [{ set: [], value: [0, 0, 0] }, ...gate.table].sort((a, b) => a.set.length - b.set.length);
+  const names = Object.keys(gate.groups), rows = [{ set: [], value: [0, 0, 0] }, ...gate.table].sort((a, b) => a.set.length - b.set.length);
   const ends = rows.flatMap((one) => one.value), low = Math.min(0, ...ends), high = Math.max(0, ...ends), width = high - low || 1;
   const at = (value) => 100 * (value - low) / width;
   const bar = ([value, from, to]) => svg("svg", { class: "gauge", viewBox: "0 0 100 12", preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -71,10 +71,10 @@ function gatePlayers(gate) {
   return el("table", { class: "players" },
     el("thead", {}, el("tr", {}, el("th", {}, "group"), el("th", { class: "index" }, el("span", { class: "ends" }, el("span", {}, "OR"), el("span", {}, "ADDER"), el("span", {}, "AND"))),
       el("th", {}, "split says"))),
-    el("tbody", {}, Object.entries(gate.all_groups).map(([name, player]) => playerRow(name, player))));
+    el("tbody", {}, Object.entries(gate.groups).map(([name, player]) => playerRow(name, player))));
 }
 function restText(gate) {
-  const rest = gate.rest === "player" ? "its other edges are a group of their own" : `its other edges ${gate.rest}`;
+  const rest = gate.rest === "group" ? "its other edges are a group of their own" : `its other edges ${gate.rest}`;
   return `${rest}${gate.conditional ? "; another label with them on the other side" : ""} · ${gate.pairs} held-out pairs`;
 }
 function gateCard(gate, select) {
@@ -82,7 +82,7 @@ function gateCard(gate, select) {
   const title = el("button", { type: "button", class: "link", "data-gate": gate.receiver, on: { click: () => select({ node: gate.node.id }, true) } }, gate.receiver);
   return el("article", { class: "gate-card" },
     el("h3", {}, select ? title : gate.receiver, " ", labelName(gate.label),
-      gate.label !== "undecided" && gate.members.length < Object.keys(gate.all_groups).length ? el("span", { class: "muted small" }, ` of ${joined(gate.members)}`) : null),
+      gate.label !== "undecided" && gate.members.length < Object.keys(gate.groups).length ? el("span", { class: "muted small" }, ` of ${joined(gate.members)}`) : null),
     actsText(gate), el("p", { class: "sentence" }, gateSentence(gate)), gateTable(gate), gatePlayers(gate),
     el("p", { class: "muted small" }, [confirmed && confirmed[0].toUpperCase() + confirmed.slice(1), restText(gate)].filter(Boolean).join(" · ") + "."));
 }
@@ -109,6 +109,6 @@ function showTestedGates(select) {
       el("div", { class: "scroll" }, el("table", {}, el("thead", {}, row("th", ["receiver", "groups", "largest interaction", "p"])),
         el("tbody", {}, others.map((gate) => {
           const top = gate.table.filter((one) => one.set.length > 1).sort((a, b) => Math.abs(b.interaction[0]) - Math.abs(a.interaction[0]))[0];
-          return row("td", [gate.receiver, Object.keys(gate.all_groups).join(", "), `${top.set.join(" × ")} ${span(top.interaction)}`, number(gate.p, 2)]);
+          return row("td", [gate.receiver, Object.keys(gate.groups).join(", "), `${top.set.join(" × ")} ${span(top.interaction)}`, number(gate.p, 2)]);
         }))))) : null);
 }

@@ -41,7 +41,7 @@ const model = (() => {
     gate.id = id;
     gate.node = byName.get(gate.receiver);
     if (!gate.significant) return;  // what does not stand marks no edge
-    for (const [name, player] of Object.entries(gate.all_groups)) {
+    for (const [name, player] of Object.entries(gate.groups)) {
       for (const edge of player.shown || []) edges[edge].gates.push({ gate, name, label: player.label });
     }
   });
