@@ -21,7 +21,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -204,33 +204,34 @@ def predict(
     drawn = _draw_subsets(len(switches), subsets, fit_subsets, seed)
     unseen, fitted_to = drawn[:subsets], drawn[subsets:]
 
+    # Everything that predicts, on the search pairs.
     if candidates[-1].node != LOGITS:
         candidates.append(candidate_of_masks(graph, LOGITS, {}))
-    programs = compose(batches, candidates)
+    sums, program, by_reader = compose(batches, candidates)
     design = _design(len(switches))
-    known = _run_subsets(search, switches, torch.cat([design, fitted_to])).normalised
-    predictors = _sums_and_pairs(known[: len(design)], fitted_to, known[len(design) :])
+    runs = _run_subsets(search, switches, torch.cat([design, fitted_to]))
+    fit_values = runs.normalised[len(design) :]
+    predictors = _sums_and_pairs(runs.normalised[: len(design)], fitted_to, fit_values)
     predictors |= {
-        "sum, composed": (programs.sums.parameters, programs.sums),
-        "gates, added up": (programs.gates.table_parameters, programs.gates.added_up),
-        "gates, composed": (programs.gates.parameters, programs.gates),
-        "gates, by reader": (programs.by_reader.parameters, programs.by_reader),
+        "sum, composed": (sums.parameters, sums),
+        "gates, added up": (program.table_parameters, program.added_up),
+        "gates, composed": (program.parameters, program),
+        "gates, by reader": (by_reader.parameters, by_reader),
     }
 
+    # What happens, on the held-out pairs.
     runs = _run_subsets(held_out, switches, drawn)
-    unseen_runs = _SubsetRuns(runs.effects[:subsets], runs.total_effect)
-    ceiling = _SubsetRuns(runs.effects[subsets:], runs.total_effect).r2(known[len(design) :])
-    predicted, scores = {}, []
+    ceiling = runs[subsets:].r2(fit_values)
+    runs = runs[:subsets]
+    predicted = {name: predictor(unseen) for name, (_, predictor) in predictors.items()}
+    scores = []
     for name, (parameters, predictor) in predictors.items():
-        predicted[name] = plain = predictor(unseen)
-        line = _least_squares(predictor(fitted_to)[:, None], known[len(design) :])
-        calibrated = line(plain[:, None])
-        r2, calibrated_r2 = unseen_runs.r2(plain), unseen_runs.r2(calibrated)
-        mae, calibrated_mae = unseen_runs.mae(plain), unseen_runs.mae(calibrated)
-        scores.append(PredictorScore(name, parameters, r2, mae, calibrated_r2, calibrated_mae))
+        line = _least_squares(predictor(fitted_to)[:, None], fit_values)
+        plain, calibrated = predicted[name], line(predicted[name][:, None])
+        accuracy = (runs.r2(plain), runs.mae(plain), runs.r2(calibrated), runs.mae(calibrated))
+        scores.append(PredictorScore(name, parameters, *accuracy))
     sizes = (len(search), len(held_out))
-    names, measured = programs.gates.switches, unseen_runs.normalised
-    return Prediction(names, unseen, measured, predicted, tuple(scores), ceiling, programs.gates, sizes)
+    return Prediction(program.switches, unseen, runs.normalised, predicted, tuple(scores), ceiling, program, sizes)
 
 
 def _strongest_heads(batches: Batches, count: int) -> list[Candidate]:
@@ -350,11 +351,15 @@ def _least_squares(x: Tensor, y: Tensor) -> Predictor:
     return lambda x: with_constant(x) @ weights
 
 
-class _SubsetRuns(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _SubsetRuns:
     """Logit differences of runs of subsets above the corrupted run's, and those of the clean run."""
 
     effects: Tensor  # [subset, example]
     total_effect: Tensor  # [example]
+
+    def __getitem__(self, rows: slice) -> _SubsetRuns:
+        return _SubsetRuns(self.effects[rows], self.total_effect)
 
     @property
     def normalised(self) -> Tensor:
