@@ -80,9 +80,9 @@ def edge_indices(
 
 def _single_effects(receivers: Receivers, node: int, edges: Tensor) -> Tensor:
     """Ns and Dn effects of each edge of a mask [port of the node, sender] on one batch. [2, edge, example]"""
-    kept, single = receivers.kept[list(ports_of(receivers.graph, node))], single_edges(edges)
+    into, single = receivers.kept[list(ports_of(receivers.graph, node))], single_edges(edges)
     count = len(single)
-    clean = torch.cat([kept[None], kept & ~single, single])
+    clean = torch.cat([into[None], into & ~single, single])
     coupled_heads = torch.arange(len(clean)) <= count  # on the side of the other edges
     whole, without, alone = receivers.values(node, clean, coupled_heads).cpu().split([1, count, count])
     return torch.stack([whole - without, alone])
