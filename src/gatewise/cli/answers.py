@@ -25,14 +25,12 @@ def circumstances(command: str, model: str, task: str, method: str) -> dict[str,
     """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method."""
     from importlib.metadata import version
 
-    from gatewise.methods.configs import OFFERED
-    from gatewise.tasks.registry import RECIPES
-    from gatewise.tasks.task_names import parse_name
+    from gatewise.tasks.registry import RECIPES, parse_name
 
     name, _ = parse_name(task)
     own = [] if name in RECIPES else [Path(name)]
     files = _model_files(model)
-    if method not in OFFERED or files is None or not all(path.is_file() for path in own):
+    if ":" in method or files is None or not all(path.is_file() for path in own):
         return None
     return {
         "command": command,

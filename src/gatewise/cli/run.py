@@ -31,7 +31,7 @@ from gatewise.cli.options import (
     make_folder,
     open_store,
     options_apart,
-    parse_parameters,
+    parse_method,
     print_remark,
     warnings_as_lines,
     whole_numbers,
@@ -95,7 +95,7 @@ def run_command(
     asked = circumstances(f"{command({})} --store {store}", model, task, method)
     answer = kept_answer(folder, asked)
     if answer is None:
-        parameters = parse_parameters(method, settings or [])
+        bound = parse_method(method, settings)
         smaller = None if sizes is None else whole_numbers("--sizes", sizes)
         make_folder(folder)
         from gatewise.report.investigation import make_report
@@ -106,14 +106,13 @@ def run_command(
             found = make_report(
                 loaded,
                 made,
-                method,
+                bound,
                 edges=edges,
                 sizes=smaller,
                 all_gates=all_gates,
                 random_circuits=random,
                 seed=seed,
                 compute=machine.compute(team, kept),
-                **parameters,
             )
         files = found.save(folder, command, export=export)
         answer = _answer(found, files, command)

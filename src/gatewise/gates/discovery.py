@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatewise.circuits.graph import Grouping
-from gatewise.circuits.selection import number_of_edges
-from gatewise.engine.setting import Data
+from gatewise.circuits.selection import Selection, number_of_edges
+from gatewise.compute import Compute
+from gatewise.engine.runs.activations import Ablation
+from gatewise.engine.setting import AnyMetric, Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
 from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.methods.base import Method, SearchDirection
-from gatewise.methods.discovery import discover
+from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import check_directed, find_method
 from gatewise.models.model import Model
 
@@ -30,7 +32,11 @@ def find_gates(
     rule: Rule = "plain",
     by: Grouping = "port",
     joint: bool = True,
-    **more: Any,
+    select: Selection = "top",
+    seed: int = 0,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    compute: Compute | None = None,
 ) -> Gates:
     """Search a circuit by noising and one by denoising, and label their edges AND, OR and ADDER.
 
@@ -44,7 +50,11 @@ def find_gates(
         rule: As for `label_gates`: "plain" or "repaired".
         by: As for `label_gates`: what a gate's edges go into, a "port" or a "node".
         joint: Whether to search the paper's Ns+Dn circuit of `edges` edges, too.
-        **more: As for `discover`.
+        select: Which edges make a circuit of a size: the "top" ones, or "connected" ones only.
+        seed: Of everything random.
+        ablation: What removed edges carry. Both directions exist for "patching" only, the default.
+        metric: What the search keeps unchanged; by default the method's own.
+        compute: Where to run: memory, workers, the store.
 
     Returns:
         Both circuits, and their edges by label.
@@ -58,11 +68,25 @@ def find_gates(
         raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
     check_directed(find_method(method))
     size = None if edges is None else number_of_edges(edges, model.graph)
-    sizes = None if size is None else {"ns": size, "dn": round(size / ratio), "ns+dn": size}
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
-    asked = None if sizes is None else {one: sizes[one] for one in directions}
-    found = discover(model, data, method, direction=directions, edges=asked, threshold=threshold, **more)
-    return label_gates(found["ns"], found["dn"], rule=rule, by=by, joint=found.get("ns+dn"))
+    sizes = None
+    if size is not None:  # one size for each direction
+        sizes = {direction: (round(size / ratio) if direction == "dn" else size,) for direction in directions}
+    circuits = discover_all(
+        model,
+        data,
+        method,
+        directions,
+        sizes=sizes,
+        threshold=threshold,
+        select=select,
+        seed=seed,
+        ablation=ablation,
+        metric=metric,
+        compute=compute,
+    )
+    both = circuits["ns+dn"][0] if joint else None
+    return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=both)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from gatewise.gates.testing.measurement import FEWEST
 from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
 from gatewise.gates.testing.search import GateTests, test_receivers
 from gatewise.methods.base import Method, SearchDirection
-from gatewise.methods.discovery import discover
+from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import find_method
 from gatewise.models.model import Model
 from gatewise.report.node_behaviour import ShownNodes, shown_nodes
@@ -33,7 +33,7 @@ from gatewise.report.prompts import ShownExample, shown_examples
 from gatewise.report.trust import BOTH, Calibration, calibrated, halves, strongest_gates, strongest_nodes
 from gatewise.store import Store
 from gatewise.store.plain_data import from_plain, to_plain
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
 
 if TYPE_CHECKING:
     from gatewise.report.data import Command
@@ -121,7 +121,6 @@ def make_report(
     examples: int = 6,
     seed: int = 0,
     compute: Compute | None = None,
-    **parameters: Any,
 ) -> Report:
     """Find circuits of `edges` edges by noising, denoising and both, their gates, and how good they are.
 
@@ -140,10 +139,7 @@ def make_report(
     directions = SEARCHES if how.directed else SEARCHES[:1]
     with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
         warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
-        asked = discover(
-            model, task.train, method, direction=directions, edges=chosen, seed=seed, compute=compute, **parameters
-        )
-    ordered = {one: tuple(circuits) for one, circuits in asked.items()}
+        ordered = discover_all(model, task.train, how, directions, sizes=chosen, seed=seed, compute=compute)
     searches: dict[SearchDirection, tuple[Circuit, ...]] = {one: ordered.get(one, ordered["ns"]) for one in SEARCHES}
     found: dict[str, Circuit] = {name: circuits[-1] for name, circuits in searches.items()}
     gates = _split(found, how.directed)
@@ -170,7 +166,7 @@ def make_report(
         tables,
         tested,
         label_agreement(gates, tested),
-        _stability(model, task, gates, how, {**more, "parameters": parameters}),
+        _stability(model, task, gates, how, more),
         kept(
             "calibration",
             Mapping[Direction, Calibration] | None,

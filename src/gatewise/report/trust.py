@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +16,8 @@ from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import overlap
 from gatewise.gates.labels import Gates
-from gatewise.methods.base import Method
-from gatewise.methods.discovery import discover
+from gatewise.methods.base import Method, SearchDirection
+from gatewise.methods.discovery import discover_all
 from gatewise.models.model import Model
 from gatewise.statistics import rank_correlation
 from gatewise.tasks.pairs import Pairs
@@ -78,7 +77,6 @@ def halves(
     *,
     seed: int,
     compute: Compute,
-    parameters: Mapping[str, Any],
 ) -> dict[Direction, float]:
     """Jaccard overlap of the circuits that the first and the second half of the pairs find, of the size of the whole's.
 
@@ -86,13 +84,20 @@ def halves(
     """
     middle = len(pairs) // 2
     sizes = {direction: len(circuit) for direction, circuit in whole.items()}
-    asked: dict[str, Any] = {"direction": tuple(sizes), "edges": sizes, "seed": seed, "compute": compute}
-    first = discover(model, pairs[:middle], method, **asked, **parameters)
+    first = _search(model, pairs[:middle], method, sizes, seed, compute)
     if method.additive:
         second = {one: _rest(circuit, first[one], middle / len(pairs)) for one, circuit in whole.items()}
     else:
-        second = discover(model, pairs[middle:], method, **asked, **parameters)
+        second = _search(model, pairs[middle:], method, sizes, seed, compute)
     return {direction: overlap([first[direction], second[direction]]).mean_jaccard for direction in sizes}
+
+
+def _search(
+    model: Model, pairs: Pairs, method: Method, sizes: Mapping[Direction, int], seed: int, compute: Compute
+) -> dict[Direction, Circuit]:
+    by_direction: dict[SearchDirection, Sequence[int]] = {direction: (size,) for direction, size in sizes.items()}
+    circuits = discover_all(model, pairs, method, tuple(sizes), sizes=by_direction, seed=seed, compute=compute)
+    return {direction: circuits[direction][0] for direction in sizes}
 
 
 def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:

@@ -12,10 +12,9 @@ from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import LOGITS, Receivers
 from gatewise.engine.setting import Data
-from gatewise.gates.testing.candidates import ports_of
 from gatewise.gates.testing.gate_test import FLOOR, RESAMPLES
 from gatewise.gates.testing.harsanyi import gate_index, index_label
-from gatewise.gates.testing.measurement import gate_batches, total_effect
+from gatewise.gates.testing.measurement import gate_batches
 from gatewise.gates.testing.partners import single_edges
 from gatewise.models.model import Model
 from gatewise.statistics import percentile_interval, resampling_weights
@@ -68,11 +67,11 @@ def edge_indices(
     column[of.indices] = torch.arange(len(of))
     effects, totals = [], []
     for receivers in batches:
-        totals.append(total_effect(receivers))
+        totals.append(receivers.total_effect.cpu())
         effects.append(torch.zeros(2, len(of), len(totals[-1]), dtype=torch.float64))
         for node in [*range(len(graph.senders)), LOGITS]:
-            ports = list(ports_of(graph, node))
-            edges = chosen[ports] & receivers.kept[ports]
+            ports = list(graph.ports_of(node))
+            edges = chosen[ports] & receivers.in_circuit[ports]
             if bool(edges.any()):
                 effects[-1][:, column[graph.edge_index[ports][edges]]] = _single_effects(receivers, node, edges)
     return EdgeIndices(graph, tuple(of.indices), torch.cat(effects, dim=-1), torch.cat(totals))
@@ -80,7 +79,7 @@ def edge_indices(
 
 def _single_effects(receivers: Receivers, node: int, edges: Tensor) -> Tensor:
     """Ns and Dn effects of each edge of a mask [port of the node, sender] on one batch. [2, edge, example]"""
-    into, single = receivers.kept[list(ports_of(receivers.graph, node))], single_edges(edges)
+    into, single = receivers.in_circuit[list(receivers.graph.ports_of(node))], single_edges(edges)
     count = len(single)
     clean = torch.cat([into[None], into & ~single, single])
     coupled_heads = torch.arange(len(clean)) <= count  # on the side of the other edges

@@ -41,7 +41,6 @@ from gatewise.gates.testing.candidates import (
     Groups,
     candidate_of_masks,
     edges_into,
-    ports_of,
     read_candidate,
 )
 from gatewise.gates.testing.gate_test import GateTest
@@ -272,7 +271,7 @@ def _switches(graph: Graph, candidates: Sequence[Candidate]) -> Tensor:
     for candidate in candidates:
         for group in candidate.masks[:-1]:
             mask = torch.zeros(len(graph.ports), len(graph.senders), dtype=torch.bool)
-            mask[list(ports_of(graph, candidate.node))] = group
+            mask[list(graph.ports_of(candidate.node))] = group
             masks.append(graph.vector(mask))
     return torch.stack(masks)
 

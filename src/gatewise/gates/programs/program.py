@@ -37,7 +37,6 @@ from gatewise.engine.patching.node_patching import LOGITS, Batches, Receivers
 from gatewise.gates.testing.candidates import REST, Candidate
 from gatewise.gates.testing.gate_test import FLOOR
 from gatewise.gates.testing.harsanyi import interactions, membership
-from gatewise.gates.testing.measurement import total_effect
 
 OperandIndex = tuple[int, int]  # index of a step, and of one of its operands
 _Levels = dict[tuple[int, int], Tensor]  # (a, b) -> levels of b's operands by sets of a, 0 for none [set, operand]
@@ -231,7 +230,7 @@ def _measure(batches: Batches, receivers: Sequence[_Receiver]) -> tuple[list[Ten
     """Normalised effects of all sets of every receiver [set], and the levels that each gives to later ones."""
     total, sums = 0.0, dict[tuple[int, ...], Tensor]()
     for batch in batches:
-        total += float(total_effect(batch).sum())
+        total += float(batch.total_effect.sum())
         for key, effects in _batch_effects(batch, receivers):
             sums[key] = sums[key] + effects if key in sums else effects
     tables = [(sums[b,] - sums[b,][0]) / total for b in range(len(receivers))]

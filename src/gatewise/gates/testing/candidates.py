@@ -62,7 +62,7 @@ def read_candidate(
 def read_groups(graph: Graph, receiver: str, groups: Groups, circuit: Circuit | None = None) -> Candidate:
     """Read any number of disjoint groups of edges into one node."""
     node = find_node(graph, receiver)
-    ports, edges = ports_of(graph, node), edges_into(graph, node, circuit)
+    ports, edges = graph.ports_of(node), edges_into(graph, node, circuit)
     masks = {name: _group_mask(graph, ports, edges, name, members) for name, members in groups.items()}
     for (name, mask), (other_name, other) in itertools.combinations(masks.items(), 2):
         if bool((mask & other).any()):
@@ -78,19 +78,14 @@ def candidate_of_masks(
     edges = edges_into(graph, node, circuit)
     masks = torch.stack([*groups.values(), edges])
     masks[-1] &= ~masks[:-1].any(dim=0)
-    names = {group: _edge_names(graph, ports_of(graph, node), mask) for group, mask in groups.items()}
+    names = {group: _edge_names(graph, graph.ports_of(node), mask) for group, mask in groups.items()}
     return Candidate("logits" if node == LOGITS else graph.senders[node], node, names, masks)
-
-
-def ports_of(graph: Graph, node: int) -> tuple[int, ...]:
-    """Ports of a node by its sender index, or of the logits."""
-    return (len(graph.ports) - 1,) if node == LOGITS else graph.ports_of_sender[node]
 
 
 def edges_into(graph: Graph, node: int, circuit: Circuit | None = None) -> Tensor:
     """Edges into a node, of the circuit or all of them. [port of the node, sender] of bool"""
     edges = graph.edge_index >= 0 if circuit is None else graph.matrix(circuit.mask)
-    return edges[list(ports_of(graph, node))]
+    return edges[list(graph.ports_of(node))]
 
 
 def find_node(graph: Graph, name: str) -> int:

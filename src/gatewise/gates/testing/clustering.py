@@ -16,7 +16,6 @@ from torch import Tensor
 
 from gatewise.engine.patching.node_patching import Batches
 from gatewise.gates.testing.candidates import MOST_GROUPS, edges_into
-from gatewise.gates.testing.measurement import total_effect
 from gatewise.gates.testing.partners import draw_orders, exact_partners, sender_masks, single_edges
 
 ALIKE = 0.4  # cosine of two rows of partner shares from which on they are one group
@@ -49,7 +48,7 @@ def cluster_by_partners(batches: Batches, node: int, edges: Tensor, seed: int = 
     signed, sizes = exact_partners(batches, node, movers, single, draw_orders(len(movers), _ORDERS, seed))
     # Columns of the senders only: all other edges together are a partner that every edge may have, which groups none.
     rows = torch.cat([signed[:, : len(senders)], sizes[:, : len(senders)]], dim=1)
-    total = sum(float(total_effect(receivers).sum()) for receivers in batches)
+    total = sum(float(receivers.total_effect.sum()) for receivers in batches)
     weights = rows.norm(dim=1) / abs(total)
     with_partners = (weights > max(_SILENT * float(weights.max()), _ROUNDING)).nonzero().flatten().tolist()
     if len(with_partners) < 2:

@@ -26,7 +26,7 @@ from gatewise.errors import GatewiseError
 from gatewise.gates.testing.candidates import Candidate
 from gatewise.gates.testing.harsanyi import subsets
 from gatewise.models.model import Model
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
 from gatewise.tasks.pairs import Pairs
 
 FEWEST = 8  # pairs that an interval needs
@@ -71,11 +71,6 @@ def search_and_held_out(
     return gate_setting(model, parts[0], circuit), gate_setting(model, parts[1], circuit)
 
 
-def total_effect(receivers: Receivers) -> Tensor:
-    """Logit difference of the clean run minus that of the corrupted run, on one batch. [example]"""
-    return (receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu()
-
-
 def has_effect(total: Tensor) -> bool:
     """Whether the runs differ on average, so that effects can be divided by it. total: [example]"""
     return math.isfinite(float(total.mean())) and float(total.mean().abs()) >= _NO_EFFECT
@@ -118,7 +113,7 @@ def measure_tables(
             effects = receivers.values(node, clean, rest_is_clean).cpu()
             for index, part in zip(indices, effects.split([len(edges) for edges, _ in rows]), strict=True):
                 parts[index].append(part)
-        totals.append(total_effect(receivers))
+        totals.append(receivers.total_effect.cpu())
     total = torch.cat(totals)
     return [torch.cat(of_batches, dim=-1) for of_batches in parts], check_total_effect(total) if check else total
 

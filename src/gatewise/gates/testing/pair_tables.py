@@ -25,7 +25,7 @@ from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import Batches
 from gatewise.engine.setting import Data
 from gatewise.gate_types import TestedLabel
-from gatewise.gates.testing.candidates import Candidate, candidate_of_masks, ports_of
+from gatewise.gates.testing.candidates import Candidate, candidate_of_masks
 from gatewise.gates.testing.gate_test import EDGE_FLOOR, GateTest
 from gatewise.gates.testing.harsanyi import ADDER, UNDECIDED
 from gatewise.gates.testing.measurement import SIDES, gate_setting, has_effect, measure_tables
@@ -96,7 +96,7 @@ def labels_by_test(tables: Sequence[GateTest]) -> dict[str, TestedLabel]:
 def _pairs_of_edges(graph: Graph, circuit: Circuit, chosen: Circuit) -> Iterator[Candidate]:
     to_test = graph.matrix(chosen.mask)
     for port, node in enumerate(graph.port_sender):
-        ports = ports_of(graph, node)
+        ports = graph.ports_of(node)
         single = {}
         for sender in to_test[port].nonzero().flatten().tolist():
             mask = torch.zeros(len(ports), len(graph.senders), dtype=torch.bool)

@@ -24,9 +24,9 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import Batches
 from gatewise.engine.setting import Data
-from gatewise.gates.testing.candidates import ports_of, read_candidate
+from gatewise.gates.testing.candidates import read_candidate
 from gatewise.gates.testing.gate_test import measure_candidates
-from gatewise.gates.testing.measurement import gate_batches, total_effect
+from gatewise.gates.testing.measurement import gate_batches
 from gatewise.models.model import Model
 
 ORDERS = 4  # half of them drawn, the others their reverses
@@ -98,7 +98,7 @@ def edge_partners(
     exact, _ = exact_partners(batches, candidate.node, movers, candidate.masks[:1], paths)
     slopes = gradient_partners(batches, candidate.node, movers, [sender], paths)
     total, names = test.total_effect.sum(), [graph.senders[mover] for mover in senders]
-    own_port = ports_of(graph, candidate.node).index(port)
+    own_port = graph.ports_of(candidate.node).index(port)
     return EdgePartners(
         graph.edges[index],
         ns=test.ns["edge"],
@@ -117,7 +117,7 @@ def local_and_downstream(batches: Batches) -> tuple[Tensor, Tensor]:
     parts, total = [], 0.0
     for receivers in batches:
         parts.append(torch.stack(receivers.parts()))
-        total += float(total_effect(receivers).sum())
+        total += float(receivers.total_effect.sum())
     arising, scores = torch.stack(parts).sum(dim=0) / total
     return arising, scores
 

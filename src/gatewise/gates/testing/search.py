@@ -28,7 +28,7 @@ from gatewise.engine.setting import Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.gates.labels import Gates
-from gatewise.gates.testing.candidates import Candidate, candidate_of_masks, edges_into, find_node, ports_of
+from gatewise.gates.testing.candidates import Candidate, candidate_of_masks, edges_into, find_node
 from gatewise.gates.testing.clustering import cluster_by_partners, strongest_edges
 from gatewise.gates.testing.gate_test import FLOOR, GateTest, confirm_tests, measure_candidates, product_text
 from gatewise.gates.testing.measurement import gate_batches, search_and_held_out
@@ -157,7 +157,7 @@ def test_receivers(
     graph = model.graph
     candidates = []
     for node in [find_node(graph, name) for name in receivers]:
-        is_head = len(ports_of(graph, node)) > 1
+        is_head = len(graph.ports_of(node)) > 1
         groups = port_groups(graph, node, edges_into(graph, node)) if is_head else _groups_by_direction(gates, node)
         if len(groups) > 1:
             candidates.append(candidate_of_masks(graph, node, groups))
@@ -205,7 +205,7 @@ def _find_candidates(
 def port_groups(graph: Graph, node: int, edges: Tensor) -> dict[str, Tensor]:
     """Each port of a head as a group, named Q, K and V, of these edges into it. [port, sender] of bool each"""
     groups = {}
-    for row, port in enumerate(ports_of(graph, node)):
+    for row, port in enumerate(graph.ports_of(node)):
         mask = torch.zeros_like(edges)
         mask[row] = edges[row]
         if bool(mask.any()):
@@ -227,12 +227,12 @@ def _groups_by_partners(
     arising, scores = local_and_downstream(batches)
     local = arising[0].abs()
     strength = torch.maximum(scores.abs().amax(dim=0), local)  # [port, sender]
-    bend = {node: float((local[list(ports_of(graph, node))] * mask).sum()) for node, mask in edges.items()}
+    bend = {node: float((local[list(graph.ports_of(node))] * mask).sum()) for node, mask in edges.items()}
     bent = sorted(bend, key=lambda node: -bend[node])[:most]
     groups = {}
     with progress_bar("partners", len(bent)) as bar:
         for node in bent:
-            strongest = strongest_edges(edges[node], strength[list(ports_of(graph, node))])
+            strongest = strongest_edges(edges[node], strength[list(graph.ports_of(node))])
             masks = cluster_by_partners(batches, node, strongest, seed)
             groups[node] = {f"G{number}": mask for number, mask in enumerate(masks, 1)}
             bar.advance()
