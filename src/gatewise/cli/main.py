@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -21,6 +21,7 @@ from gatewise.cli.gates import gates_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
+from gatewise.cli.plugins import load_plugins
 from gatewise.cli.reconcile import conflict_command, reconcile_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
@@ -51,7 +52,7 @@ gatewise run tiny --task my.csv --edges 100
 ```
 
 Results go to standard output, with --json as JSON; progress and warnings go to standard error. Exit codes: 0 done; 1
-done with failures that are listed, or an internal error; 2 something you can mend, said in one line; 130 interrupted.
+done with failures that are listed, or an internal error; 2 something you can fix, said in one line; 130 interrupted.
 """
 
 app = typer.Typer(
@@ -61,6 +62,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_LISTS = "See what there is"
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Find circuits": {
         "run": run_command,
@@ -77,22 +79,21 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "reconcile": reconcile_command,
         "mib": mib_command,
     },
+    _LISTS: {"methods": methods_command},
 }
+_GROUPS = {"models": models_app, "tasks": tasks_app, "runs": runs_app}
 for _panel, _members in _COMMANDS.items():
     for _name, _command in _members.items():
         app.command(_name, rich_help_panel=_panel)(_command)
-for _entry in entry_points(group="gatewise.commands"):  # the paper's, and those of other packages: docs/own-command.md
-    app.command(_entry.name, rich_help_panel=f"Added by {_entry.module.partition('.')[0]}")(_entry.load())
-app.command("methods", rich_help_panel="See what there is")(methods_command)
-app.add_typer(models_app, name="models", rich_help_panel="See what there is")
-app.add_typer(tasks_app, name="tasks", rich_help_panel="See what there is")
-app.add_typer(runs_app, name="runs", rich_help_panel="See what there is")
+_names = {name for members in _COMMANDS.values() for name in members} | _GROUPS.keys()
+for _plugin in load_plugins(_names):
+    app.command(_plugin.name, rich_help_panel=_plugin.panel)(_plugin.command)
+for _name, _group in _GROUPS.items():
+    app.add_typer(_group, name=_name, rich_help_panel=_LISTS)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
         print(f"gatewise {version('gatewise')}")
         raise typer.Exit
 
@@ -136,13 +137,13 @@ def _report(message: str, code: int) -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    said = (str(error).strip().splitlines() or [""])[0][:200]
-    if isinstance(error, MemoryError) or "out of memory" in said.lower() or "can't allocate memory" in said:
+    text = (str(error).strip().splitlines() or [""])[0][:200]
+    if isinstance(error, MemoryError) or "out of memory" in text.lower() or "can't allocate memory" in text:
         return (
-            f"the memory is full ({said or 'MemoryError'}). Use fewer --examples, or a smaller --memory, such as 1GB."
+            f"the memory is full ({text or 'MemoryError'}). Use fewer --examples, or a smaller --memory, such as 1GB."
         )
     return (
-        f"{type(error).__name__}: {said}. This is a mistake in gatewise or in what it uses; the same command with "
+        f"{type(error).__name__}: {text}. This is a mistake in gatewise or in what it uses; the same command with "
         f"--debug shows where, for a bug report."
     )
 
