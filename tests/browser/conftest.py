@@ -66,7 +66,7 @@ def found() -> Report:
 @pytest.fixture(scope="session")
 def _data(found: Report) -> dict[str, Any]:
     commands = [f"gatewise run tiny {dict(step.changes)}" for step in next_steps(found)]
-    return {**found.data, "command": "gatewise run tiny {}", "next_commands": commands}
+    return {**found.page_data, "command": "gatewise run tiny {}", "next_commands": commands}
 
 
 @pytest.fixture

@@ -212,9 +212,12 @@ def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Report) 
         percent = re.search(r": (\d+) %$", tokens.nth(position).get_attribute("title"))
         assert int(percent[1]) == pytest.approx(100 * weight, abs=0.6)  # type: ignore[index]
     writes = panel.locator(".writes").inner_text().replace("\u2212", "-")
-    for value in (found.nodes.of[name][0].correct["clean"], found.nodes.of[name][0].incorrect["corrupted"]):
+    for value in (
+        found.nodes.of[name][0].direct["clean"].correct,
+        found.nodes.of[name][0].direct["corrupted"].incorrect,
+    ):
         assert re.search(rf"{value:+.1g}".replace("+", "\\+?")[:6], writes)
-    for word, _ in found.nodes.of[name][0].promoted["clean"]:
+    for word, _ in found.nodes.of[name][0].direct["clean"].promoted:
         assert word.strip() in writes
     panel.locator(".prompts button").nth(1).click()
     tokens = panel.locator(".look").first.locator(".tokens").first.locator("span")
@@ -450,7 +453,7 @@ def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
     for on in data["nodes"]["of"].values():
         for one in on:
             for side in ("clean", "corrupted"):
-                one["promoted"][side][0][0] = one["suppressed"][side][0][0] = HOSTILE
+                one["direct"][side]["promoted"][0][0] = one["direct"][side]["suppressed"][0][0] = HOSTILE
     for gate in data["gates"]["tested"]:
         gate["label"] = HOSTILE
         gate["all_groups"] = {
@@ -529,7 +532,7 @@ def test_pan_and_zoom(open_page: Open, data: dict[str, Any]) -> None:
 def test_a_circuit_without_a_direction_has_no_legend_of_gates(open_page: Open) -> None:
     tiny = gw.load_model("tiny")
     one = make_report(tiny, gw.task("ioi", tiny, examples=8), "eap-ig", edges=32, random_circuits=0, examples=1)
-    page = open_page(one.data)
+    page = open_page(one.page_data)
     assert "has no direction" in page.locator("#facts").inner_text()
     assert page.locator("#legend").is_hidden()
     assert names(page) == set(one.circuits()["ns|dn"])

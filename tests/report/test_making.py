@@ -53,7 +53,7 @@ def test_edges_that_cannot_be_changed_singly_are_not_tested() -> None:
     assert (found.tables, found.agreement.edges, found.calibration) == ((), 0, None)
     said = {remark.title: remark.text for remark in trust(found)}
     assert "Truth tables and exact effects are left out" in said["Labels not tested"]
-    assert found.data["facts"]
+    assert found.page_data["facts"]
 
 
 def test_tables_of_the_strongest_gates(found: Report) -> None:
@@ -94,7 +94,7 @@ def test_examples_are_what_the_model_says(found: Report) -> None:
 
 
 def test_data_hold_every_circuit_of_every_size(found: Report) -> None:
-    data = found.data
+    data = found.page_data
     edges, senders, ports = data["edges"], found.graph.senders, found.graph.ports
     names = [f"{senders[s]}->{ports[p]}" for s, p in zip(edges["sender"], edges["port"], strict=True)]
     for name, circuits in found.searches.items():
@@ -148,11 +148,11 @@ def test_next_steps_change_one_thing(found: Report) -> None:
     assert steps["test every gate, not only the strongest"] == {"all_gates": True}
     assert steps["more pairs make the circuit steadier"] == {"examples": 32}
     assert all("all_gates" not in step.changes for step in next_steps(replace(found, all_gates=True)))
-    assert {"why": "more pairs make the circuit steadier", "changes": "examples=32"} in shaky.data["next"]
+    assert {"why": "more pairs make the circuit steadier", "changes": "examples=32"} in shaky.page_data["next"]
     used_up = {step.why: step.changes for step in next_steps(replace(shaky, used_up=True))}
     assert used_up["all pairs of the file are in use: write more, they make the circuit steadier"] == {}
     assert all("examples" not in changes for changes in used_up.values())
-    assert "" in [step["changes"] for step in replace(shaky, used_up=True).data["next"]]
+    assert "" in [step["changes"] for step in replace(shaky, used_up=True).page_data["next"]]
 
 
 def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found: Report) -> None:
@@ -161,7 +161,7 @@ def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found:
     assert one.sizes == (12,)
     assert one.stability is None
     assert one.calibration is None
-    assert one.data["curves"]["ns"][0]["random_circuit"] is None
+    assert one.page_data["curves"]["ns"][0]["random_circuit"] is None
 
 
 def test_a_method_without_a_direction_gets_a_report_without_gates(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_method_without_a_direction_gets_a_report_without_gates(tmp_path: Path
     assert "no direction" in facts(one)[2].text
     assert "Labels" not in {remark.title for remark in trust(one)}
     assert {"method": "eap"} in [step.changes for step in next_steps(one)]
-    assert one.data["directed"] is False
+    assert one.page_data["directed"] is False
     assert one.save(tmp_path)[0].exists()
     assert gw.Gates.load(tmp_path / "gates.safetensors") == one.gates
 
@@ -191,7 +191,7 @@ def test_models_whose_heads_are_coupled_are_tested_too() -> None:
     one = make_report(model, Task("pairs", pairs, pairs, seed=0, bos=False), edges=60, random_circuits=1, examples=1)
     assert one.agreement.edges > 0
     assert one.calibration is not None
-    data = one.data
+    data = one.page_data
     assert data["agreement"]["edges"] == one.agreement.edges
     assert data["examples"][0]["clean"].startswith("#")  # no tokenizer: token ids
 
@@ -210,7 +210,7 @@ def test_a_second_look_comes_out_of_the_store(tmp_path: Path) -> None:
 
     def look(store: Store, *, edges: int = 32, random_circuits: int = 1) -> dict[str, Any]:
         report = make_report(model, made, edges=edges, random_circuits=random_circuits, compute=Compute(store=store))
-        return {name: part for name, part in report.data.items() if name != "seconds"}
+        return {name: part for name, part in report.page_data.items() if name != "seconds"}
 
     first = look(Store(tmp_path))
     assert look(FullStore(tmp_path)) == first

@@ -45,7 +45,7 @@ def test_direct_effects_of_all_nodes_are_the_logits(kind: str) -> None:
         if model.softcap is not None:
             logits = torch.atanh(logits / model.softcap) * model.softcap
         for which, answers in (("correct", pairs.correct[row]), ("incorrect", pairs.incorrect[row])):
-            total = sum(getattr(shown[row], which)["clean"] for shown in found.of.values())
+            total = sum(getattr(shown[row].direct["clean"], which) for shown in found.of.values())
             assert total == pytest.approx(float(logits[answers[answers >= 0]].mean() - logits.mean()), abs=1e-4)
 
 
@@ -55,9 +55,9 @@ def test_tokens_are_the_largest_and_effects_are_the_gradient_times_the_change() 
     assert list(found.of) == ["m1"]  # logits writes nothing
     one = found.of["m1"][0]
     assert one.attention == ()
-    values = [value for _, value in one.promoted["clean"]]
+    values = [value for _, value in one.direct["clean"].promoted]
     assert values == sorted(values, reverse=True)
-    assert values[0] >= one.correct["clean"] >= one.suppressed["clean"][0][1]
+    assert values[0] >= one.direct["clean"].correct >= one.direct["clean"].suppressed[0][1]
     on = Receivers(Setting(model, pairs), Batch(0, pairs))
     sender = model.graph.find_sender("m1")
     assert sender is not None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @options_apart
 def evaluate_command(
     machine: Machine,
-    team: Workers,
+    workers: Workers,
     circuits: Annotated[list[Path], typer.Argument(help="Circuit files: gatewise, EAP-IG, MIB or Edge-Pruning.")],
     model: ModelOption = DEFAULT_MODEL,
     task: TaskOption = "ioi",
@@ -66,7 +66,7 @@ def evaluate_command(
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
     read = [Circuit.load(path, loaded.graph) for path in circuits]
     names = [path.stem for path in circuits]
-    compute = machine.compute(team)
+    compute = machine.compute(workers)
     evaluations = evaluate(loaded, made, read, random_circuits=random, seed=seed, names=names, compute=compute)
     several = len({evaluation.edges for evaluation in evaluations}) > 1
     areas = {"cpr": evaluations.cpr, "cmd": evaluations.cmd} if several else {}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Annotated
 
@@ -33,13 +32,6 @@ EXIT_INTERNAL_ERROR = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
-
-@dataclass
-class _Settings:
-    debug: bool = False
-
-
-_settings = _Settings()
 
 _HELP = """Find logically complete circuits in language models and measure them.
 
@@ -100,24 +92,22 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _global_options(
-    debug: Annotated[
+    _debug: Annotated[
         bool, typer.Option("--debug", help="Show the whole traceback of an error; also after the command.")
     ] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    _settings.debug = _settings.debug or debug
+    """`main` reads --debug itself, since people also write it after the command."""
 
 
 def main() -> None:
     """Run the command line; an error is one line on standard error, not a traceback, unless --debug is given."""
-    arguments = sys.argv[1:]
-    _settings.debug = "--debug" in arguments  # also after the command, where people write it
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(words) < len(sys.argv) - 1
     try:
-        app(args=[word for word in arguments if word != "--debug"], prog_name="gatewise")
-    except GatewiseError as error:
-        _report(str(error), EXIT_USER_ERROR)
+        app(args=words, prog_name="gatewise")
     except KeyboardInterrupt:
         _leave_interrupted()
     except SystemExit as stop:
@@ -125,15 +115,12 @@ def main() -> None:
             _leave_interrupted()
         raise
     except Exception as error:
-        _report(_unexpected(error), EXIT_INTERNAL_ERROR)
-
-
-def _report(message: str, code: int) -> None:
-    """Within an `except` block: the traceback if it was asked for, else one line."""
-    if _settings.debug:
-        raise
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
+        if debug:
+            raise
+        by_user = isinstance(error, GatewiseError)
+        message = str(error) if by_user else _unexpected(error)
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR if by_user else EXIT_INTERNAL_ERROR)
 
 
 def _unexpected(error: Exception) -> str:

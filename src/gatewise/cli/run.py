@@ -64,7 +64,7 @@ _SHOWN_ONLY = ("title", "searched", "gate lines")  # of an answer: not in its JS
 @options_apart
 def run_command(
     machine: Machine,
-    team: Workers,
+    workers: Workers,
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     method: MethodOption = "eap",
@@ -98,7 +98,7 @@ def run_command(
     given = {
         "task": task, "method": method, "edges": edges, "sizes": sizes, "examples": examples, "random": random,
         "seed": seed, "all_gates": all_gates or None, "export": export or None, "set": settings,
-        **machine.given, **team.given,
+        **machine.given, **workers.given,
     }  # fmt: skip
     command = _command(model, {**given, "out": folder})
     now = circumstances(f"{command} --store {store}", model, task, method)
@@ -122,7 +122,7 @@ def run_command(
                 all_gates=all_gates,
                 random_circuits=random,
                 seed=seed,
-                compute=machine.compute(team, opened),
+                compute=machine.compute(workers, opened),
                 **parameters,
             )
         steps = {
@@ -154,12 +154,12 @@ def _answer(report: Report, files: list[Path], command: str, steps: Mapping[str,
     answer: dict[str, Any] = as_plain(
         {
             "command": command,
-            **{key: report.data[key] for key in _OF_THE_DATA},
+            **{key: report.page_data[key] for key in _OF_THE_DATA},
             "next": [{"why": why, "command": text} for why, text in steps.items()],
             "stability": report.stability,
             "calibration": calibration and {name: part.rank_correlation for name, part in calibration.items()},
             "files": [str(file) for file in files],
-            "title": report.data["title"],
+            "title": report.page_data["title"],
             "searched": f"{report.gates.ns.provenance['method']}, {report.sizes[-1]:,} edges, {report.seconds:.0f} s",
             "gate lines": [_gate_line(gate) for gate in list(report.gate_tests or ())[:_GATES_SHOWN]],
         }

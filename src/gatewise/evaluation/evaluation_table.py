@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from gatewise.display import card
 
 if TYPE_CHECKING:
     from gatewise.evaluation.evaluations import Behaviour, Evaluation
@@ -66,9 +67,5 @@ def as_text(evaluations: Sequence[Evaluation]) -> str:
 
 
 def as_html(evaluations: Sequence[Evaluation]) -> str:
-    """The table for a notebook, all text escaped."""
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in _COLUMNS)
-    body = ""
-    for row in rows(evaluations):
-        body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{html.escape(_LEGEND)}</p>"
+    """The table for a notebook."""
+    return card("Evaluation", _LEGEND, _COLUMNS, rows(evaluations))

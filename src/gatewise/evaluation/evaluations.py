@@ -143,7 +143,11 @@ class Evaluation:
         return [dict(zip(names, row, strict=True)) for row in self.values.flatten(0, 1).T.tolist()]
 
     def row(self) -> dict[str, Any]:
-        """All numbers side by side, such as `circuit_logit_diff` and `circuit_logit_diff_error`."""
+        """Put all numbers side by side, as one row of a table.
+
+        Returns:
+            Numbers by name, such as `circuit_logit_diff` and `circuit_logit_diff_error`.
+        """
         row = {name: getattr(self, name) for name in ("edges", "graph_edges", *_DERIVED)}
         for part in (*_PARTS, "random_circuit", "random_complement"):
             behaviour = getattr(self, part)
@@ -153,13 +157,21 @@ class Evaluation:
         return row
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: all fields but the values of single examples, and the normalised measures."""
+        """Make plain data of it.
+
+        Returns:
+            All fields but the values of single examples, and the normalised measures.
+        """
         plain = asdict(replace(self, values=None))
         del plain["values"]
         return plain | {name: getattr(self, name) for name in _DERIVED}
 
     def to_frame(self) -> Any:
-        """The measures of every example as a pandas frame."""
+        """Make a pandas frame of the measures of every example.
+
+        Returns:
+            A frame with one row per example, in the order of the pairs.
+        """
         return frame(self.per_example)
 
     def __repr__(self) -> str:
@@ -207,11 +219,19 @@ class Evaluations(Sequence[Evaluation]):
         return float(torch.trapezoid((1 - recovered).abs(), shares))
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain data, one entry for each circuit."""
+        """Make plain data of them.
+
+        Returns:
+            What `Evaluation.to_json` gives for each circuit.
+        """
         return [evaluation.to_json() for evaluation in self.items]
 
     def to_frame(self) -> Any:
-        """The numbers of every circuit as a pandas frame, one row each."""
+        """Make a pandas frame of the numbers of every circuit.
+
+        Returns:
+            A frame with one row per circuit, as `Evaluation.row` has it.
+        """
         return frame([evaluation.row() for evaluation in self.items])
 
     def __repr__(self) -> str:
@@ -334,18 +354,18 @@ def behaviours(setting: Setting, circuits: Sequence[Circuit]) -> list[Behaviour]
 Piece = tuple[int, int, int]  # a micro-batch; of the circuits to run on it the first, and the one after the last
 
 
-def _measure(setting: Setting, circuits: Sequence[Circuit], team: Team | None) -> Tensor:
+def _measure(setting: Setting, circuits: Sequence[Circuit], workers: Team | None) -> Tensor:
     """Each measure of each circuit for every example, whoever runs it. [circuit, measure, example]"""
     batches = range(len(setting.batches()))
-    parts = 1 if team is None else min(len(circuits), -(-_FEWEST_PIECES // len(batches)))
+    parts = 1 if workers is None else min(len(circuits), -(-_FEWEST_PIECES // len(batches)))
     cuts = list(pairwise(len(circuits) * i // parts for i in range(parts + 1)))
     pieces: list[Piece] = [(batch, *cut) for batch in batches for cut in cuts]
     measured = {}
     with progress_bar("evaluating circuits", len(batches) * len(circuits)) as bar:
-        if team is None:
+        if workers is None:
             measured = {piece: _measure_piece(piece, setting, circuits, bar.advance) for piece in pieces}
         else:
-            for piece, values in team.results(pieces, measured_by_worker, (setting, circuits)):
+            for piece, values in workers.results(pieces, measured_by_worker, (setting, circuits)):
                 measured[piece] = values
                 bar.advance(piece[2] - piece[1])
     by_batch = [torch.cat([measured[piece] for piece in pieces if piece[0] == batch]) for batch in batches]

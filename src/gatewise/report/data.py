@@ -54,7 +54,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "trust": [asdict(remark) for remark in trust(report)],
         "next": [{"why": step.why, "changes": step.arguments} for step in next_steps(report)],
         "curves": {name: [_evaluation(size) for size in curve] for name, curve in report.curves.items()},
-        "proportions": _proportions(report),
+        "proportions": [{"type": kind, "edges": len(edges)} for kind, edges in report.gates.by_type.items()],
         "agreement": report.agreement.to_json(),
         "tables": _page_tables(report.tables, place_of),
         "gates": _gates(report, place_of),
@@ -150,24 +150,6 @@ def _gates(report: Report, place_of: Mapping[str, int]) -> dict[str, Any] | None
             }
     short: dict[str, Any] = _short(content)
     return short
-
-
-def _proportions(report: Report) -> list[dict[str, Any]]:
-    """How the edges divide into set-difference labels."""
-    shares, spans = report.gates.proportions(), report.gates.layer_span()
-    rows = []
-    for kind in GATE_TYPES:
-        gates = sum(gate.type == kind for gate in report.gates)
-        rows.append(
-            {
-                "type": kind,
-                "edges": len(report.gates.by_type[kind]),
-                "share": shares[kind],
-                "gates": gates,
-                "span": _short(spans[kind]),
-            }
-        )
-    return rows
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:

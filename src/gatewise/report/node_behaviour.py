@@ -59,14 +59,21 @@ class AttentionRow:
 
 
 @dataclass(frozen=True)
+class DirectEffect:
+    """What a node writes at the answer position of one side, as logits."""
+
+    correct: float  # on the correct answers, their mean
+    incorrect: float
+    promoted: Tokens  # the tokens that it pushes up most
+    suppressed: Tokens  # down most
+
+
+@dataclass(frozen=True)
 class OnPrompt:
     """What a node does on one pair."""
 
     effect: Sparse
-    correct: Mapping[SideName, float]  # direct effect on the correct answers' logits, their mean
-    incorrect: Mapping[SideName, float]
-    promoted: Mapping[SideName, Tokens]  # the tokens that it pushes up most
-    suppressed: Mapping[SideName, Tokens]  # down most
+    direct: Mapping[SideName, DirectEffect]
     attention: tuple[AttentionRow, ...]  # none for nodes that are no heads; the answer position first
 
 
@@ -119,16 +126,8 @@ def _on_prompt(on: Receivers, pair: Pairs, senders: Sequence[int], total: Tensor
         if sublayer in patterns:
             head = sender - on.graph.sender_slices[sublayer].start
             attention = _attention({side: patterns[sublayer][side][head] for side in SIDES}, effects[i], start)
-        behaviours.append(
-            OnPrompt(
-                effect=_sparse(effects[i], _LEAST_EFFECT, start),
-                correct={side: direct[side][i].correct for side in SIDES},
-                incorrect={side: direct[side][i].incorrect for side in SIDES},
-                promoted={side: direct[side][i].promoted for side in SIDES},
-                suppressed={side: direct[side][i].suppressed for side in SIDES},
-                attention=attention,
-            )
-        )
+        by_side = {side: direct[side][i] for side in SIDES}
+        behaviours.append(OnPrompt(_sparse(effects[i], _LEAST_EFFECT, start), by_side, attention))
     return effects, behaviours
 
 
@@ -166,15 +165,7 @@ def _sparse(values: Tensor, least: float, first: int = 0) -> Sparse:
     return tuple((first + i, float(values[i])) for i in order if abs(float(values[i])) >= least)
 
 
-@dataclass(frozen=True)
-class _Direct:
-    correct: float
-    incorrect: float
-    promoted: Tokens
-    suppressed: Tokens
-
-
-def _direct(on: Receivers, pair: Pairs, senders: Sequence[int], side: SideName) -> list[_Direct]:
+def _direct(on: Receivers, pair: Pairs, senders: Sequence[int], side: SideName) -> list[DirectEffect]:
     """What nodes write at the answer position of one side, as logits above the mean of the vocabulary."""
     model, norm = on.model, on.model.final_norm
     run = on.runs.clean if side == "clean" else on.runs.corrupted
@@ -186,9 +177,13 @@ def _direct(on: Receivers, pair: Pairs, senders: Sequence[int], side: SideName) 
     for part in written.split(max(1, _LOGITS // model.vocabulary_size)):  # few nodes at a time: vocabularies are large
         for logits in F.linear(part, model.head):
             logits = logits - logits.mean()
-            answers = float(logits[correct].mean()), float(logits[incorrect].mean())
             effects.append(
-                _Direct(*answers, _extreme(model, logits, largest=True), _extreme(model, logits, largest=False))
+                DirectEffect(
+                    correct=float(logits[correct].mean()),
+                    incorrect=float(logits[incorrect].mean()),
+                    promoted=_extreme(model, logits, largest=True),
+                    suppressed=_extreme(model, logits, largest=False),
+                )
             )
     return effects
 

@@ -92,7 +92,7 @@ class Report:
         return label_agreement(self.gates, self.tested_labels)
 
     @cached_property
-    def data(self) -> dict[str, Any]:
+    def page_data(self) -> dict[str, Any]:
         """All that the page shows, as plain data; made once."""
         return report_data(self)
 
@@ -124,7 +124,7 @@ class Report:
             The files, the report first.
         """
         folder = Path(folder)
-        page = {**self.data, "command": command, "next_commands": list(next_commands)}
+        page = {**self.page_data, "command": command, "next_commands": list(next_commands)}
         files = [folder / name for name in ("report.html", "gates.safetensors", "tables.json", "evaluation.json")]
         write_page(files[0], page)
         self.gates.save(files[1])
