@@ -93,7 +93,7 @@ def shown_nodes(model: Model, pairs: Pairs, nodes: Sequence[str]) -> ShownNodes:
     setting = Setting(model, pairs)
     singles = [pairs[i : i + 1] for i in range(len(pairs))]  # one by one: no padding
     runs = [Receivers(setting, Batch(i, pair)) for i, pair in enumerate(singles)]
-    total = torch.stack([(run.logit_diffs[0] - run.logit_diffs[1]).mean() for run in runs]).mean()
+    total = torch.stack([run.total_effect.mean() for run in runs]).mean()
     effects, behaviours = [], []
     for run, pair in zip(runs, singles, strict=True):
         effect, behaviour = _on_prompt(run, pair, senders, total)
@@ -138,7 +138,7 @@ def _patterns(on: Receivers, sublayers: set[int]) -> dict[int, dict[SideName, Te
         sublayer = on.model.sublayers[index - 1] if index else None
         if not isinstance(sublayer, Attention):
             continue
-        prefix = sublayer.prefix_per_head(on.runs.prefix[index - 1])
+        prefix = on.runs.prefix[index - 1]
         patterns[index] = {}
         for side in SIDES:
             into_q, into_k, _ = sublayer.ports(on.port_inputs(index, side))

@@ -180,5 +180,5 @@ def _worths(setting: Setting, circuit: Circuit | None = None) -> dict[str, float
         on = Receivers(setting, batch)
         moved = on if circuit is None else Receivers(setting, batch, circuit)
         values = [float((on.gradient(i) * moved.delta[i]).sum(dtype=torch.float64)) for i in senders]
-        found += torch.tensor([*values, float((moved.logit_diffs[0] - on.logit_diffs[1]).sum())])
+        found += torch.tensor([*values, float(moved.total_effect.sum())])
     return dict(zip(setting.graph.nodes, found.tolist(), strict=True))

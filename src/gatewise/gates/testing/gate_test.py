@@ -390,7 +390,7 @@ def worth(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor
             values = receivers.values(node, *(torch.cat(some) for some in zip(*rows, strict=True))).cpu()
             for place, part in zip(places, values.split([len(some[0]) for some in rows]), strict=True):
                 found[place].append(part)
-        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
+        totals.append(receivers.total_effect.cpu())
     return [torch.cat(parts, dim=-1) for parts in found], torch.cat(totals)
 
 

@@ -29,7 +29,7 @@ from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import Deviation
 from gatewise.engine.patching.incremental import ROW_BYTES, Proposal, State
 from gatewise.engine.patching.kl_screening import Divergence
-from gatewise.engine.patching.low_rank_unembedding import Span, Spans
+from gatewise.engine.patching.low_rank_unembedding import UnembeddingBases, UnembeddingBasis
 from gatewise.engine.patching.propagation import DEAD, Route, all_liveness, liveness
 from gatewise.engine.runs.activations import Direction, both_runs
 from gatewise.engine.runs.batches import bytes_per_example, check_free_memory, window_of
@@ -72,9 +72,9 @@ def sender_order(graph: Graph, port: int, seed: int) -> list[int]:
 class _Side:
     """One direction of a search: the states of all batches, and their distance from the reference."""
 
-    def __init__(self, acdc: Acdc, direction: Direction, kept: Tensor, spans: Spans) -> None:
+    def __init__(self, acdc: Acdc, direction: Direction, kept: Tensor, spans: UnembeddingBases) -> None:
         self._spans = spans
-        self._span: Span | None = None  # what the candidates of the current node change the last residual within
+        self._span: UnembeddingBasis | None = None  # what candidates of the node at hand change the last residual in
         self.states = []
         self.divergences = []
         for batch, run in acdc.runs:
@@ -96,7 +96,7 @@ class _Side:
         values = [d.exact(s.last[None]) for s, d in zip(self.states, self.divergences, strict=True)]
         self.now, self.bound = float(self._mean(values)[0]), 0.0
 
-    def rebuild(self, kept: Tensor, live: Sequence[int], first_sublayer: int, spans: Spans) -> None:
+    def rebuild(self, kept: Tensor, live: Sequence[int], first_sublayer: int, spans: UnembeddingBases) -> None:
         """Begin a sublayer with values that depend on what is kept alone, not on how the search got there."""
         for state in self.states:
             state.rebuild(kept, live, first_sublayer)
@@ -296,7 +296,7 @@ class _Search:
         self.kept = self.graph.edge_index >= 0  # [port, sender]
         self.effects = torch.zeros(self.graph.n_edges, dtype=torch.float64)
         self.live = [DEAD] * len(self.graph.senders)
-        spans = Spans(acdc.model)
+        spans = UnembeddingBases(acdc.model)
         self.sides = [_Side(acdc, direction, self.kept, spans) for direction in acdc.directions]
         self.trials = self.canonical = 0
         self.length = _FIRST_CHAIN  # of the next chain
@@ -347,7 +347,7 @@ class _Search:
     def _begin(self, sublayer: int) -> None:
         """Begin a sublayer, in the same way after an interruption as without one."""
         self.length = _FIRST_CHAIN
-        spans = Spans(self.acdc.model)
+        spans = UnembeddingBases(self.acdc.model)
         for side in self.sides:
             side.rebuild(self.kept, self.live, sublayer + 1, spans)
 
