@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.files import write_json
-from gatewise.methods.configs import OFFERED
 from gatewise.models.download import DOWNLOADS, cached
 from gatewise.models.loader import BUILT_IN, TINY_FOLDER
 from gatewise.tasks.registry import RECIPES
@@ -33,7 +32,8 @@ def circumstances(command: str, model: str, task: str, method: str) -> dict[str,
     name, _ = parse_name(task)
     task_files = [] if name in RECIPES else [Path(name)]
     model_files = _model_files(model)
-    if method not in OFFERED or model_files is None or not all(path.is_file() for path in task_files):
+    own_method = ":" in method  # module:NAME, whose code may change
+    if own_method or model_files is None or not all(path.is_file() for path in task_files):
         return None
     package = [path for path in _PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     return {

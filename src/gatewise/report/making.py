@@ -31,7 +31,7 @@ from gatewise.report.report import Report
 from gatewise.report.trust import Calibration, calibrate, compare_halves, strongest_gates, strongest_nodes
 from gatewise.store import Store
 from gatewise.store.plain_data import from_plain, to_plain
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 _SMALLEST = 16  # edges of the smallest circuit of the slider
