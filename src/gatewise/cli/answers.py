@@ -18,8 +18,7 @@ from typing import Any
 from gatewise.files import write_json
 from gatewise.models.download import DOWNLOADS, cached
 from gatewise.models.loader import BUILT_IN, TINY_FOLDER
-from gatewise.tasks.registry import RECIPES
-from gatewise.tasks.task_names import parse_name
+from gatewise.tasks.registry import RECIPES, parse_name
 
 _NAME = "answer.json"
 _PACKAGE = Path(__file__).parents[1]

@@ -28,7 +28,7 @@ from gatewise.cli.options import (
     load_task,
     open_store,
     options_apart,
-    parse_parameters,
+    parse_method,
     warnings_as_lines,
 )
 from gatewise.gate_types import TESTED_LABELS, TestedLabel
@@ -85,7 +85,7 @@ def gates_command(
     gatewise gates tiny --task sa --edges 50 -n 8 --json
     ```
     """
-    parameters = parse_parameters(method, settings or [])
+    bound = parse_method(method, settings)
     from gatewise.circuits.drawing import check_can_draw
     from gatewise.gates.discovery import find_gates
     from gatewise.gates.labels import check_gates_path
@@ -101,7 +101,7 @@ def gates_command(
         gates = find_gates(
             loaded,
             pairs,
-            method,
+            bound,
             edges=500 if edges is None and threshold is None else edges,
             ratio=ratio,
             threshold=threshold,
@@ -110,7 +110,6 @@ def gates_command(
             joint=joint,
             seed=seed,
             compute=machine.compute(team, kept),
-            **parameters,
         )
     if out is not None:
         gates.save(out)

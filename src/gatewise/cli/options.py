@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gatewise.compute import Compute
+    from gatewise.methods.base import Method
     from gatewise.models.model import Model
     from gatewise.store import Store
     from gatewise.tasks import Task
@@ -191,18 +192,22 @@ def whole_numbers(option: str, *texts: str) -> list[int]:
         raise GatewiseError(f"{option} {' '.join(texts)}: expected whole numbers such as 500 or 100,200.") from None
 
 
-def parse_parameters(method: str, settings: list[str]) -> dict[str, Any]:
-    """The parameters in the `key=value` texts of --set; the last of several values for a key counts."""
-    from gatewise.methods.parameters import parse_parameter
+def parse_method(name: str, settings: list[str] | None) -> Method:
+    """Find a method and give it the parameters in the `key=value` texts of --set; the last of a key's values counts."""
     from gatewise.methods.registry import find_method
 
-    config, parameters = find_method(method).config, {}
+    return find_method(name).with_parameters(parse_settings(settings or []))
+
+
+def parse_settings(settings: list[str]) -> dict[str, str]:
+    """Split the `key=value` texts of --set."""
+    values = {}
     for text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             raise GatewiseError(f"--set {text!r} has no '='; write it as key=value.")
-        parameters[key] = parse_parameter(method, config, key, value)
-    return parameters
+        values[key] = value
+    return values
 
 
 def make_folder(folder: Path) -> None:

@@ -31,7 +31,7 @@ from gatewise.cli.options import (
     open_store,
     option_words,
     options_apart,
-    parse_parameters,
+    parse_method,
     print_json,
     print_remark,
     warnings_as_lines,
@@ -104,7 +104,7 @@ def run_command(
     now = circumstances(f"{command} --store {store}", model, task, method)
     answer = stored_answer(folder, now)
     if answer is None:
-        parameters = parse_parameters(method, settings or [])
+        bound = parse_method(method, settings)
         smaller = None if sizes is None else whole_numbers("--sizes", sizes)
         make_folder(folder)
         from gatewise.report import make_report
@@ -116,14 +116,13 @@ def run_command(
             report = make_report(
                 loaded,
                 made,
-                method,
+                bound,
                 edges=edges,
                 sizes=smaller,
                 all_gates=all_gates,
                 random_circuits=random,
                 seed=seed,
                 compute=machine.compute(workers, opened),
-                **parameters,
             )
         steps = {
             step.why: _command(model, {**given, **step.changes}) if step.changes else "" for step in next_steps(report)

@@ -45,15 +45,15 @@ def list_tasks(as_json: JsonOption = False) -> None:
     gatewise tasks list
     ```
     """
-    from gatewise.tasks import RECIPES, options_of
+    from gatewise.tasks.registry import RECIPES, task_options
 
     if as_json:
-        print_json([{"name": r.name, "summary": r.summary, "options": options_of(r.name)} for r in RECIPES.values()])
+        print_json([{"name": r.name, "summary": r.summary, "options": task_options(r.name)} for r in RECIPES.values()])
         return
     console = Console(highlight=False)
     for recipe in RECIPES.values():
         console.print(f"[bold]{recipe.name}[/bold]: {recipe.summary}")
-        for option, values in options_of(recipe.name).items():
+        for option, values in task_options(recipe.name).items():
             console.print(f"  {option}: {values[0]}, or {' or '.join(values[1:])}")
     console.print("An option is written behind the name: ioi:corruption=all-names,held_out=templates")
     console.print("Your own: a .csv or .jsonl file with the columns clean, corrupted, correct, incorrect.")
@@ -120,10 +120,10 @@ def check_task(
     from gatewise.evaluation import ability, check_task
     from gatewise.evaluation.prompts import shown_examples
     from gatewise.evaluation.task_check import bos_problem
-    from gatewise.tasks import RECIPES, task
-    from gatewise.tasks.parsing import BadRowsError, doubtful
+    from gatewise.tasks import task
+    from gatewise.tasks.parsing import BadRowsError, doubtful_rows
+    from gatewise.tasks.registry import RECIPES, parse_name
     from gatewise.tasks.task_files import MOST_PAIRS, read_lines
-    from gatewise.tasks.task_names import parse_name
 
     short, _ = parse_name(path)
     lines: list[Row] = [] if short in RECIPES else read_lines(Path(short))[0]  # before the model is loaded
@@ -132,10 +132,10 @@ def check_task(
     try:
         made = task(path, loaded, bos=machine.bos, **reading)
     except BadRowsError as error:
-        _refuse(path, error.problems, doubtful(lines), as_json)
+        _refuse(path, error.problems, doubtful_rows(lines), as_json)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
-        problems = [*check_task(loaded, made, compute=compute), *doubtful(lines)]
+        problems = [*check_task(loaded, made, compute=compute), *doubtful_rows(lines)]
     on_train = ability(loaded, made.train, compute=compute)
     on_test = {made.bos: ability(loaded, made.test, compute=compute)}
     if loaded.tokenizer.bos_token_id is not None:
@@ -202,11 +202,12 @@ def measure_tasks(
     ```
     """
     from gatewise.evaluation import ability
-    from gatewise.tasks import every_form, task
+    from gatewise.tasks import task
+    from gatewise.tasks.registry import all_task_names
 
     loaded = load(model, machine)
     reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
-    tests = [task(name, loaded, examples=examples, seed=seed, **reading).test for name in names or every_form()]
+    tests = [task(name, loaded, examples=examples, seed=seed, **reading).test for name in names or all_task_names()]
     measured = {pairs.name: ability(loaded, pairs, compute=machine.compute()) for pairs in tests}
     if as_json:
         print_json({name: asdict(row) for name, row in measured.items()})

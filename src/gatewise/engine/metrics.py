@@ -113,7 +113,7 @@ def metric_of(given: str | Metric | MetricFunction | None) -> Metric | None:
         return Metric(getattr(given, "__name__", "function"), given, version=None)
     if given not in _NAMED:
         raise GatewiseError(
-            f"metric is one of {', '.join(map(repr, _NAMED))}, a function of logits and pairs, or gw.Metric; "
+            f"metric is one of {', '.join(map(repr, _NAMED))}, a function of logits and pairs, or an engine.Metric; "
             f"got {given!r}."
         )
     return _NAMED[given]

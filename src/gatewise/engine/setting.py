@@ -32,7 +32,7 @@ from gatewise.engine.runs.activations import (
 from gatewise.engine.runs.batches import batches
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
 from gatewise.tasks.encoding import tokenizer_fingerprint
 from gatewise.tasks.pairs import Pairs
 

@@ -28,7 +28,7 @@ from gatewise.evaluation.task_check import Ability
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, Reference
-from gatewise.workers import Team, threads
+from gatewise.workers import WorkerPool, threads
 
 _FEWEST_PIECES = 16  # of an evaluation that workers share
 
@@ -309,7 +309,7 @@ def evaluate(
     to_run = [setting.graph.full(), setting.graph.empty()]
     for circuit in (*chosen, *random):  # a circuit and its complement share the runs of their first sublayers
         to_run += [circuit, ~circuit]
-    measured = _measure(setting, to_run, current_compute(compute).team(model.device))
+    measured = _measure(setting, to_run, current_compute(compute).worker_pool(model.device))
     ends = measured[:2]  # of the full and the empty graph
     by_circuit = measured[2:].reshape(-1, 2, *measured.shape[1:]) if chosen else measured[2:]
     evaluations = []
@@ -354,7 +354,7 @@ def behaviours(setting: Setting, circuits: Sequence[Circuit]) -> list[Behaviour]
 Piece = tuple[int, int, int]  # a micro-batch; of the circuits to run on it the first, and the one after the last
 
 
-def _measure(setting: Setting, circuits: Sequence[Circuit], workers: Team | None) -> Tensor:
+def _measure(setting: Setting, circuits: Sequence[Circuit], workers: WorkerPool | None) -> Tensor:
     """Each measure of each circuit for every example, whoever runs it. [circuit, measure, example]"""
     batches = range(len(setting.batches()))
     parts = 1 if workers is None else min(len(circuits), -(-_FEWEST_PIECES // len(batches)))

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatewise.circuits.graph import Grouping
-from gatewise.circuits.selection import number_of_edges
-from gatewise.engine.setting import Data
+from gatewise.circuits.selection import Selection, number_of_edges
+from gatewise.compute import Compute
+from gatewise.engine.runs.activations import Ablation
+from gatewise.engine.setting import AnyMetric, Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
 from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.methods.base import Method, SearchDirection
-from gatewise.methods.discovery import discover
+from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import check_directed, find_method
 from gatewise.models.model import Model
 
@@ -29,7 +31,11 @@ def find_gates(
     rule: Rule = "plain",
     by: Grouping = "port",
     joint: bool = True,
-    **more: Any,
+    select: Selection = "top",
+    seed: int = 0,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    compute: Compute | None = None,
 ) -> Gates:
     """Search by noising and by denoising, and split what was found into AND, OR and ADDER gates.
 
@@ -43,11 +49,25 @@ def find_gates(
         raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
     check_directed(find_method(method))
     size = None if edges is None else number_of_edges(edges, model.graph)
-    sizes = None if size is None else {"ns": size, "dn": round(size / ratio), "ns+dn": size}
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
-    asked = None if sizes is None else {one: sizes[one] for one in directions}
-    found = discover(model, data, method, direction=directions, edges=asked, threshold=threshold, **more)
-    return label_gates(found["ns"], found["dn"], rule=rule, by=by, joint=found.get("ns+dn"))
+    sizes = None
+    if size is not None:
+        sizes = {direction: (round(size / ratio) if direction == "dn" else size,) for direction in directions}
+    circuits = discover_all(
+        model,
+        data,
+        method,
+        directions,
+        sizes=sizes,
+        threshold=threshold,
+        select=select,
+        seed=seed,
+        ablation=ablation,
+        metric=metric,
+        compute=compute,
+    )
+    both = circuits["ns+dn"][0] if joint else None
+    return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=both)
 
 
 @dataclass(frozen=True)

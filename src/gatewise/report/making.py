@@ -22,7 +22,7 @@ from gatewise.gates.testing.gate_test import FEWEST, GateTest
 from gatewise.gates.testing.pair_tables import test_edge_pairs
 from gatewise.gates.testing.search import GateTests, test_receivers
 from gatewise.methods.base import Method, SearchDirection
-from gatewise.methods.discovery import discover
+from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import find_method
 from gatewise.models.model import Model
 from gatewise.report.data import CIRCUIT_NAMES
@@ -30,7 +30,7 @@ from gatewise.report.node_behaviour import shown_nodes
 from gatewise.report.report import Report
 from gatewise.report.trust import Calibration, calibrate, compare_halves, strongest_gates, strongest_nodes
 from gatewise.store import Store
-from gatewise.store.plain_data import from_plain, to_plain
+from gatewise.store.results import dataclass_codec
 from gatewise.tasks import Task
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
@@ -57,14 +57,14 @@ def make_report(
     examples: int = 6,
     seed: int = 0,
     compute: Compute | None = None,
-    **parameters: Any,
 ) -> Report:
     """Find a task's circuits and gates in a model, and measure and test how far to trust them.
 
     Args:
         model: The model to search in.
         task: The task; circuits are searched on its `train` pairs and measured on its `test` pairs.
-        method: How to search: a name that `gatewise methods` lists, or a `gw.Method`.
+        method: How to search: a name that `gatewise methods` lists, or a method with its parameters, as in
+            `gatewise.methods`.
         edges: Edges of each circuit, or their share of all edges.
         sizes: Further, smaller sizes for the curves; by default halved down to 16 for methods that rank once, none for
             methods that would have to search again.
@@ -74,20 +74,19 @@ def make_report(
         seed: Seed of everything random.
         compute: Where to run, by default the innermost `with gw.Compute(...)`. With a store, parts that were computed
             before are read there.
-        **parameters: Parameters of the method.
 
     Returns:
         What was found; `save(folder)` writes it as a page and as files.
 
     Raises:
-        GatewiseError: If a size goes beyond `edges`, or the method refuses a parameter.
+        GatewiseError: If a size goes beyond `edges`.
     """
     started = time.time()
     compute = current_compute(compute)
     alone = replace(compute, workers=None, ray=None)  # for what is too small to be shared
     chosen = find_method(method)
     sizes = _all_sizes(number_of_edges(edges, model.graph), sizes, chosen)
-    searches = _search(model, task, chosen, sizes, seed=seed, compute=compute, **parameters)
+    searches = _search(model, task, chosen, sizes, seed, compute)
     largest: dict[str, Circuit] = {direction: circuits[-1] for direction, circuits in searches.items()}
     gates = _label(largest, chosen.directed)
     exact = Setting.of(model, task.train[:_TESTED_PAIRS], compute=alone)
@@ -116,7 +115,7 @@ def make_report(
             lambda: _gate_tests(model, task, gates, all_gates, alone) if chosen.directed else None,
             all=all_gates,
         ),
-        stability=_stability(model, task, gates, chosen, seed=seed, compute=alone, **parameters),
+        stability=_stability(model, task, gates, chosen, seed, alone),
         calibration=recall("calibration", lambda: _calibration(exact, gates, chosen, seed)),
         examples=recall(
             "examples",
@@ -147,7 +146,7 @@ class _Parts:
         if self.store is None:
             return compute()
         facts = {"what": f"report: {field}", **self.ingredients, **ingredients}
-        return from_plain(get_type_hints(Report)[field], self.store.remember(facts, lambda: to_plain(compute())))
+        return self.store.remember(facts, compute, dataclass_codec(get_type_hints(Report)[field]))
 
 
 def _record(searches: Mapping[SearchDirection, Sequence[Circuit]]) -> dict[str, Any]:
@@ -172,14 +171,14 @@ def _all_sizes(edges: int, smaller: Sequence[int] | None, method: Method) -> tup
 
 
 def _search(
-    model: Model, task: Task, method: Method, sizes: Sequence[int], **options: Any
+    model: Model, task: Task, method: Method, sizes: Sequence[int], seed: int, compute: Compute
 ) -> dict[SearchDirection, tuple[Circuit, ...]]:
     """The circuits of all three searches, one per size; the same one for all if the method has no direction."""
     directions = SEARCHES if method.directed else SEARCHES[:1]
     with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
         warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
-        circuits = discover(model, task.train, method, direction=directions, edges=sizes, **options)
-    return {direction: tuple(circuits.get(direction, circuits["ns"])) for direction in SEARCHES}
+        circuits = discover_all(model, task.train, method, directions, sizes=sizes, seed=seed, compute=compute)
+    return {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
 
 
 def _label(circuits: Mapping[str, Circuit], directed: bool) -> Gates:
@@ -241,10 +240,12 @@ def _by_direction(gates: Gates, method: Method) -> dict[Direction, Circuit]:
     return {"ns": gates.ns, "dn": gates.dn} if method.directed else {"ns": gates.ns}
 
 
-def _stability(model: Model, task: Task, gates: Gates, method: Method, **options: Any) -> dict[Direction, float] | None:
+def _stability(
+    model: Model, task: Task, gates: Gates, method: Method, seed: int, compute: Compute
+) -> dict[Direction, float] | None:
     if not method.ranks_once or len(task.train) < _HALVES:
         return None
-    return compare_halves(model, task.train, method, _by_direction(gates, method), **options)
+    return compare_halves(model, task.train, method, _by_direction(gates, method), seed=seed, compute=compute)
 
 
 def _calibration(setting: Setting, gates: Gates, method: Method, seed: int) -> dict[Direction, Calibration] | None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
+from gatewise.compute import Compute
 from gatewise.engine.patching.exact_effects import exact_effects
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import overlap
 from gatewise.gates.labels import Gates
 from gatewise.methods.base import Method, SearchDirection
-from gatewise.methods.discovery import discover
+from gatewise.methods.discovery import discover_all
 from gatewise.models.model import Model
 from gatewise.statistics import rank_correlation
 from gatewise.tasks.pairs import Pairs
@@ -67,23 +67,21 @@ def strongest_nodes(gates: Gates, most: int) -> list[str]:
 
 
 def compare_halves(
-    model: Model, pairs: Pairs, method: Method, circuits: Mapping[Direction, Circuit], **options: Any
+    model: Model, pairs: Pairs, method: Method, circuits: Mapping[Direction, Circuit], *, seed: int, compute: Compute
 ) -> dict[Direction, float]:
-    """Jaccard index of the circuits that two halves of the pairs find; `circuits` are what all pairs found.
-
-    options: as for `discover`.
-    """
+    """Jaccard index of the circuits that two halves of the pairs find; `circuits` are what all pairs found."""
     middle = len(pairs) // 2
-    sizes = {direction: len(circuit) for direction, circuit in circuits.items()}
-    first = discover(model, pairs[:middle], method, direction=tuple(sizes), edges=sizes, **options)
-    if method.additive:  # scores are means over examples: the second half's follow, without a second search
-        share = middle / len(pairs)
-        second: dict[SearchDirection, Circuit] = {
-            name: _other_half(circuit, first[name], share) for name, circuit in circuits.items()
-        }
-    else:
-        second = discover(model, pairs[middle:], method, direction=tuple(sizes), edges=sizes, **options)
-    return {direction: overlap([first[direction], second[direction]]).mean_jaccard for direction in sizes}
+    sizes: dict[SearchDirection, Sequence[int]] = {direction: (len(circuits[direction]),) for direction in circuits}
+    first = discover_all(model, pairs[:middle], method, tuple(sizes), sizes=sizes, seed=seed, compute=compute)
+    if not method.additive:
+        second = discover_all(model, pairs[middle:], method, tuple(sizes), sizes=sizes, seed=seed, compute=compute)
+    jaccard: dict[Direction, float] = {}
+    for direction, whole in circuits.items():
+        (part,) = first[direction]
+        # Where scores are means over examples, the second half's follow without a second search.
+        other = _other_half(whole, part, middle / len(pairs)) if method.additive else second[direction][0]
+        jaccard[direction] = overlap([part, other]).mean_jaccard
+    return jaccard
 
 
 def _other_half(whole: Circuit, part: Circuit, share: float) -> Circuit:

@@ -37,7 +37,7 @@ from gatewise.gates.testing import harsanyi
 from gatewise.gates.testing.candidates import REST, Candidate, Groups, Rest, read_gate
 from gatewise.models.model import Model
 from gatewise.statistics import Interval, joint_sign_flip_p, percentile_interval, resampling_weights
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
 from gatewise.tasks.pairs import Pairs
 
 Names = frozenset[str]

@@ -64,7 +64,7 @@ def random_synthetic(
     nodes, and of what sources emit from one example to the next. Without noise all examples are alike.
     """
     _check(layers, gates_per_layer, fan_in, sources, distractors, noise, examples)
-    rng = random.Random(f"synthetic/{seed}")
+    rng = random.Random(f"planted/{seed}")  # an older name of these models: another one would draw other circuits
     names = [f"A{i + 1}" for i in range(sources)]
     plan = _draw_gates(rng, names, layers, gates_per_layer, fan_in, nested)
     readout = _readout(rng, [gate for layer in plan for gate in layer])
