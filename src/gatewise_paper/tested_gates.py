@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gatewise.engine.patching.edge_ablation import kl_changes
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
-from gatewise.gates.testing.gate_test import GateTest, interactions
+from gatewise.gates.testing.gate_test import GateTest, run_gate_tests
 from gatewise.gates.testing.search import test_gates
 from gatewise_paper.experiment import Measurement
 from gatewise_paper.lab import Lab
@@ -63,7 +63,7 @@ def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
         candidates.setdefault(frozenset(groups.values()), (gate.receiver, groups))
     gates: list[list[Any]] = []
     removals: list[frozenset[int]] = []
-    for tested in interactions(test, list(candidates.values()), rest="clean", confirm=False):
+    for tested in run_gate_tests(test, list(candidates.values()), rest="clean", confirm=False):
         first, second = tested.groups.values()
         removals += [frozenset(map(index, edges)) for edges in (first, second, (*first, *second))]
         label, ports = acting(tested.group_labels.values()), tested.groups.keys() <= set("QKV")

@@ -109,7 +109,7 @@ def test_examples_of_the_help_run(example: str, folder: Path, monkeypatch: pytes
 
 
 def test_help_says_how_it_ends() -> None:
-    for code in ("0 done", "1 done with failures", "2 something you can mend", "130 interrupted"):
+    for code in ("0 done", "1 done with failures", "2 something you can fix", "130 interrupted"):
         assert code in " ".join((COMMAND.help or "").split())
 
 

@@ -19,7 +19,7 @@ from gatewise.engine import Metric
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods import Acdc, EdgePruning, Finding, Problem, find_method, ranked
+from gatewise.methods import Acdc, EdgePruning, Finding, Method, Problem, find_method, ranked
 from gatewise.methods.acdc.search import receiver_order, sender_order
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs

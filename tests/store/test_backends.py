@@ -265,9 +265,7 @@ def run(*words: Any) -> tuple[int, str]:
 
 def test_list_show_verify_and_gc(url: str) -> None:
     store = Store(url)
-    store.put(
-        KEY, some_circuits(), {"method": {"name": "eap"}, "directions": ["ns"], "sizes": {"ns": [1, 5]}, "seed": 0}
-    )
+    store.put(KEY, some_circuits(), {"method": "eap", "direction": "ns", "sizes": {"ns": [1, 5]}, "seed": 0})
     store.checkpoint(OTHER).save({"step": 3}, {"x": torch.arange(3)})
     code, text = run("list", "--store", url)
     assert code == 0

@@ -22,8 +22,6 @@ from gatewise.models.model import Model
 from gatewise.statistics import rank_correlation
 from gatewise.tasks.pairs import Pairs
 
-BOTH: tuple[Direction, ...] = ("ns", "dn")
-
 
 @dataclass(frozen=True)
 class Calibration:
@@ -31,17 +29,16 @@ class Calibration:
 
     exact: Mapping[int, float]  # edge index -> change of the logit difference, with the sign of the scores
     rank_correlation: float
-    same_sign: float  # share of the edges
 
 
 def edge_strength(gates: Gates) -> Tensor:
     """How strong each edge is in the direction that ranks it higher, relative to that direction's strongest. [edge]"""
-    found = []
+    by_direction = []
     for circuit in (gates.ns, gates.dn):
         scores = circuit.mask.double() if circuit.scores is None else circuit.scores.double().abs()
         scores = torch.where(circuit.mask, scores, 0.0)
-        found.append(scores / scores.max().clamp(min=1e-300))
-    return torch.stack(found).amax(dim=0)
+        by_direction.append(scores / scores.max().clamp(min=1e-300))
+    return torch.stack(by_direction).amax(dim=0)
 
 
 def strongest_gates(gates: Gates, receivers: int, senders: int) -> Circuit:
@@ -69,38 +66,25 @@ def strongest_nodes(gates: Gates, most: int) -> list[str]:
     return sorted((name for name in total if total[name] > 0), key=lambda name: -total[name])[:most]
 
 
-def halves(
-    model: Model,
-    pairs: Pairs,
-    method: Method,
-    whole: Mapping[Direction, Circuit],
-    *,
-    seed: int,
-    compute: Compute,
+def compare_halves(
+    model: Model, pairs: Pairs, method: Method, circuits: Mapping[Direction, Circuit], *, seed: int, compute: Compute
 ) -> dict[Direction, float]:
-    """Jaccard overlap of the circuits that the first and the second half of the pairs find, of the size of the whole's.
-
-    Where scores are means over examples, those of the second half follow from the whole's and the first half's.
-    """
+    """Jaccard index of the circuits that two halves of the pairs find; `circuits` are what all pairs found."""
     middle = len(pairs) // 2
-    sizes = {direction: len(circuit) for direction, circuit in whole.items()}
-    first = _search(model, pairs[:middle], method, sizes, seed, compute)
-    if method.additive:
-        second = {one: _rest(circuit, first[one], middle / len(pairs)) for one, circuit in whole.items()}
-    else:
-        second = _search(model, pairs[middle:], method, sizes, seed, compute)
-    return {direction: overlap([first[direction], second[direction]]).mean_jaccard for direction in sizes}
+    sizes: dict[SearchDirection, Sequence[int]] = {direction: (len(circuits[direction]),) for direction in circuits}
+    first = discover_all(model, pairs[:middle], method, tuple(sizes), sizes=sizes, seed=seed, compute=compute)
+    if not method.additive:
+        second = discover_all(model, pairs[middle:], method, tuple(sizes), sizes=sizes, seed=seed, compute=compute)
+    jaccard: dict[Direction, float] = {}
+    for direction, whole in circuits.items():
+        (part,) = first[direction]
+        # Where scores are means over examples, the second half's follow without a second search.
+        other = _other_half(whole, part, middle / len(pairs)) if method.additive else second[direction][0]
+        jaccard[direction] = overlap([part, other]).mean_jaccard
+    return jaccard
 
 
-def _search(
-    model: Model, pairs: Pairs, method: Method, sizes: Mapping[Direction, int], seed: int, compute: Compute
-) -> dict[Direction, Circuit]:
-    by_direction: dict[SearchDirection, Sequence[int]] = {direction: (size,) for direction, size in sizes.items()}
-    circuits = discover_all(model, pairs, method, tuple(sizes), sizes=by_direction, seed=seed, compute=compute)
-    return {direction: circuits[direction][0] for direction in sizes}
-
-
-def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:
+def _other_half(whole: Circuit, part: Circuit, share: float) -> Circuit:
     """The circuit that the other examples find: the whole's scores are the mean of both, weighted by their shares."""
     assert whole.scores is not None
     assert part.scores is not None
@@ -108,17 +92,14 @@ def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:
     return Circuit(whole.graph, select_edges(whole.graph, scores.abs(), len(whole), "top"), scores)
 
 
-def calibrated(setting: Setting, circuit: Circuit, direction: Direction, *, edges: int, seed: int) -> Calibration:
+def calibrate(setting: Setting, circuit: Circuit, direction: Direction, *, edges: int, seed: int) -> Calibration:
     """Compare the scores of some of a circuit's edges with what removing them from the full graph really does."""
     assert circuit.scores is not None
     indices = torch.tensor(circuit.indices)
     generator = torch.Generator().manual_seed(seed)
     drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
     effects = exact_effects(setting.model, setting, drawn.tolist(), direction)
-    exact = effects.logit_diff if direction == "ns" else -effects.logit_diff  # scores: clean exchanged for corrupted
-    estimated = circuit.scores[drawn].double()
-    return Calibration(
-        dict(zip(drawn.tolist(), exact.tolist(), strict=True)),
-        rank_correlation(estimated, exact),
-        float((estimated.sign() == exact.sign()).double().mean()),
-    )
+    # Scores are of clean exchanged for corrupted, and denoising does the opposite.
+    exact = effects.logit_diff if direction == "ns" else -effects.logit_diff
+    correlation = rank_correlation(circuit.scores[drawn].double(), exact)
+    return Calibration(dict(zip(drawn.tolist(), exact.tolist(), strict=True)), correlation)

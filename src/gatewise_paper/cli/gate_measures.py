@@ -93,7 +93,3 @@ def ablate_gates_command(
             boxes = [f"{median:+.2g} ({low:+.2g} to {high:+.2g})" for _, low, median, high, _ in ablation.quartiles]
         table.add_row(kind, str(len(ablation.gates)), *boxes)
     Console().print(table)
-
-
-for _command in (misalignment_command, ablate_gates_command):
-    _command.help_panel = "Repeat the paper"  # type: ignore[attr-defined]

@@ -156,6 +156,3 @@ def _parameters(settings: list[str]) -> dict[str, dict[str, Any]]:
             raise GatewiseError(f"--set {text!r}: write METHOD.key=value, such as edge-pruning.steps=100.")
         parameters.setdefault(method, {}).update(find_method(method).parse(parse_settings([rest])))
     return parameters
-
-
-reproduce_command.help_panel = "Repeat the paper"  # type: ignore[attr-defined]

@@ -34,6 +34,3 @@ def toy_command(
         entries = ["one edge" if entry == "partial" else entry for entry in row.entries]
         shown.add_row(row.direction, row.method, *entries, "yes" if row.entries == row.printed else "NO")
     Console().print(shown)
-
-
-toy_command.help_panel = "Repeat the paper"  # type: ignore[attr-defined]

@@ -107,6 +107,3 @@ def _text(share: Interval | None) -> str:
         return "-"
     interval = f" ({100 * share.low:.3g}-{100 * share.high:.3g})" if share.low < share.high else ""
     return f"{100 * share.value:.1f}{interval}"
-
-
-truth_command.help_panel = "Repeat the paper"  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from gatewise.circuits.literature import PUBLISHED_IOI, Roles
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.gates.labels import Gates
-from gatewise.gates.testing.gate_test import interactions
+from gatewise.gates.testing.gate_test import run_gate_tests
 from gatewise_paper.claims import Between, Claim, Ruling, least, rules
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search, TaskKey
 from gatewise_paper.experiments.gate_drawings import cases_figure, circuit_figure
@@ -115,11 +115,11 @@ def stated(lab: Lab, key: StatedKey) -> list[list[list[Any]]]:
             groups = role_groups(lab.model.graph, head, example.functions, roles)
             claimed += [(number, head, groups)] if groups else []
     setting = Setting.of(lab.model, lab.gate_pairs(key.task, key.seed))
-    tested = interactions(setting, [(head, groups) for _, head, groups in claimed], rest="clean", confirm=False)
+    tested = run_gate_tests(setting, [(head, groups) for _, head, groups in claimed], rest="clean", confirm=False)
     by_example: list[list[list[Any]]] = [[] for _ in STATED]
     for (number, head, _), test in zip(claimed, tested, strict=True):
         indices = [None if math.isnan(index) else index for index in test.gamma.values()]
-        by_example[number].append([head, indices, test.label, test.interaction[1].value])
+        by_example[number].append([head, indices, test.label, test.strongest_interaction[1].value])
     return by_example
 
 

@@ -25,7 +25,6 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_COLOURS
 from gatewise.gates.labels import label_gates
-from gatewise.gates.testing.partners import edge_indices
 from gatewise.statistics import rank_correlation
 from gatewise_paper.claims import EFFECT_FLOOR, Between, Claim, Ruling, rules
 from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search
@@ -33,6 +32,7 @@ from gatewise_paper.experiments.baselines import baseline_measurement, effect_fl
 from gatewise_paper.figures import BASELINE_COLOUR, MARKERS, METHOD_COLOURS, Figure, filled, wide_axis
 from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured, Seeds, group, of_kind, values_by_task
+from gatewise_paper.measures.edge_indices import edge_indices
 from gatewise_paper.measures.misalignment import CONTEXTS, OFFSET, TYPES, Sampling, Score, Scores, misalignment
 from gatewise_paper.naming import METHOD_NAMES, mean_and_deviation, mean_known, task_name
 from gatewise_paper.presets import Fitting

@@ -19,7 +19,7 @@ from gatewise.engine.runs.activations import Intervention
 from gatewise.models.components import KINDS, Attention, Kind
 from gatewise.models.model import Model
 
-_SAVED = 4, 14  # what a way back keeps of attention and of others, in units of the inputs of their ports
+_SAVED_BY_ATTENTION, _SAVED_BY_MLP = 4, 14  # what autograd keeps for the way back, in units of the ports' inputs
 _Indices = slice | Tensor
 
 
@@ -54,7 +54,8 @@ class MaskedEngine:
         room = self._room
         for sublayer in plan:
             x = self._mixed(sublayer, weights)
-            room -= _SAVED[not isinstance(self.model.sublayers[sublayer.index], Attention)] * x.nbytes
+            is_attention = isinstance(self.model.sublayers[sublayer.index], Attention)
+            room -= (_SAVED_BY_ATTENTION if is_attention else _SAVED_BY_MLP) * x.nbytes
             with torch.set_grad_enabled(room >= 0):
                 out = self._run(sublayer, x.requires_grad_(room >= 0))
             if room >= 0:

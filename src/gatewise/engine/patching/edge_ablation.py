@@ -15,7 +15,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import LOGITS, Graph
 from gatewise.engine.metrics import residual_values
-from gatewise.engine.patching.incremental import Proposal, State
+from gatewise.engine.patching.incremental import State
 from gatewise.engine.patching.kl_screening import Divergence
 from gatewise.engine.patching.propagation import DEAD, Route, all_liveness, differing_senders
 from gatewise.engine.runs.activations import Direction
@@ -51,18 +51,6 @@ class EdgeAblation:
         """The pairs' logit difference, or the setting's metric in its place."""
         return residual_values(self.model, self.pairs, self.metric)
 
-    def _proposals(self, ports: Sequence[int], removals: Sequence[Removal]) -> Iterator[tuple[slice, Proposal]]:
-        """The circuit without each set of edges, all into these ports of one node that matters; some at a time.
-
-        Yields which of the sets, and their proposal.
-        """
-        state, node = self.state, self.graph.port_sender[ports[0]]
-        route = None if node == LOGITS else state.route(node, self.live)
-        size = state.rows_at_once(route)
-        for start in range(0, len(removals), size):
-            rows = slice(start, start + size)
-            yield rows, state.propose(route, self._changes(route, ports, removals[rows]))
-
     def _changes(self, route: Route | None, ports: Sequence[int], removals: Sequence[Removal]) -> dict[int, Tensor]:
         """Changes of the ports' inputs, a row for each set of edges."""
         edges = torch.tensor(sorted(set[int]().union(*removals)), dtype=torch.long)
@@ -85,12 +73,18 @@ class EdgeAblation:
         """
         for ports, indices in _by_ports(self.graph, removals).items():
             moving = [index for index in indices if self._changes_logits(ports, removals[index])]
-            if moving:
-                for rows, proposal in self._proposals(ports, [removals[index] for index in moving]):
-                    yield moving[rows], proposal.residual
             same = sorted(set(indices).difference(moving))
             if same:
                 yield same, self.state.last.expand(len(same), *self.state.last.shape)
+            if not moving:
+                continue
+            node = self.graph.port_sender[ports[0]]
+            route = None if node == LOGITS else self.state.route(node, self.live)
+            size = self.state.rows_at_once(route)
+            for start in range(0, len(moving), size):
+                rows = moving[start : start + size]
+                changes = self._changes(route, ports, [removals[index] for index in rows])
+                yield rows, self.state.propose(route, changes).residual
 
     def _changes_logits(self, ports: Sequence[int], removal: Removal) -> bool:
         """True if patching these edges can change the logits: their node matters, and one carries something else."""

@@ -99,7 +99,7 @@ class State:
         """Change of a port's input if the edges from the first, the first two, ... of these senders go."""
         outputs, other = self.outputs[:, :, -positions:], self.on.other[:, :, -positions:]
         changes = outputs.new_empty(len(senders), *outputs.shape[1:])
-        for row, sender in enumerate(senders):  # not `cumsum`, which would need all differences beside their sums
+        for row, sender in enumerate(senders):  # one by one: `carried(senders).cumsum` would gather copies of both
             torch.sub(other[sender], outputs[sender], out=changes[row])
             if row:
                 changes[row] += changes[row - 1]
@@ -180,7 +180,7 @@ class State:
                 return sublayer(x, step.locals), new
             assert reading.kind is not None
             y = sublayer.project(reading.kind, x, self.on.layout, step.heads[reading.rows])
-            if len(reading.ports) < len(step.nodes):
+            if len(reading.ports) < len(step.nodes):  # the change reaches other ports of the other heads
                 y = _among(self.heads[step.sublayer][reading.kind][step.heads], reading.rows, y)
             new[reading.kind] = y
         return self._written(step, new), new

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,12 +31,12 @@ from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import BothRuns, Run, bases
 from gatewise.engine.runs.batches import bytes_per_example, window_of
 from gatewise.engine.runs.residual_stream import walk
-from gatewise.engine.setting import Batch, Setting
+from gatewise.engine.setting import Batch, Setting, SideName
 from gatewise.models.components import KINDS, Attention, Kind
 from gatewise.models.model import Model
 
-Side = Literal["clean", "corrupted"]
-_SIDES: tuple[Side, ...] = ("corrupted", "clean")
+Side = SideName
+_SIDES: tuple[Side, ...] = ("corrupted", "clean")  # so that False and True, whether siblings are clean, select one
 
 
 class Receivers:
