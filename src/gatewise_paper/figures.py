@@ -25,7 +25,6 @@ METHOD_COLOURS = {"acdc": "#CC79A7", "eap": "#E69F00", "edge-pruning": "#56B4E9"
 BASELINE_COLOUR = "#777777"
 MARKERS = {"ns": "o", "dn": "s", "ns+dn": "^", "acdc": "o", "eap": "s", "edge-pruning": "^"}
 LINES = {"ns": "--", "dn": ":", "ns+dn": "-"}
-_CHARACTER = 0.035  # about how much of a narrow axis one character of a tick's name takes
 _MOST_TICKS = 7  # of an axis over many orders of magnitude
 _LOOK: dict[Any, Any] = {
     "figure.dpi": 110,
@@ -104,17 +103,9 @@ def errors(values: Sequence[float], intervals: Iterable[Interval]) -> list[list[
 
 
 def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
-    """A logarithmic axis of numbers of edges, with a tick for each size; of sizes that are close, one is named."""
+    """A logarithmic axis of numbers of edges, with a tick for each size."""
     axes.set_xscale("log")
-    sizes, names = sorted(sizes), dict[int, str]()
-    free = math.inf  # where the name after it begins, as a share of the axis
-    for size in reversed(sizes):
-        position, name = math.log(size / sizes[0]) / max(math.log(sizes[-1] / sizes[0]), 1e-9), f"{size:,}"
-        half = _CHARACTER * len(name) / 2
-        fits = position + half <= free
-        names[size] = name if fits else ""
-        free = position - half - _CHARACTER if fits else free
-    axes.set_xticks(sizes, [names[size] for size in sizes])
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=90, fontsize=7)  # upright, since many are close
     axes.minorticks_off()
     axes.set_xlabel("edges")
 

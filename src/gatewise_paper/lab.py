@@ -143,14 +143,6 @@ class Lab:
             self.find(search)
         return self._circuits[search.name, direction]
 
-    def circuits_of(self, search: Search) -> list[Circuit]:
-        """All circuits of a search, by direction and size."""
-        return [
-            circuit
-            for direction in search.directions
-            for circuit in self.circuits(search.task, search.method, direction, search.seed, search.variant).values()
-        ]
-
     def gates(self, task: str, method: str, size: int, seed: int = 0, by: Grouping = "port") -> Gates:
         """Gates by the set difference of the Ns and Dn circuits of one size."""
         ns, dn = (self.circuits(task, method, direction, seed)[size] for direction in ("ns", "dn"))
@@ -241,7 +233,9 @@ class Lab:
         return self.store.remember(ingredients, lambda: measurement.work(self, key))
 
     def _fingerprints(self, search: Search, by_scores: bool) -> list[str]:
-        circuits = self.circuits_of(search)
+        task, method, seed, variant = search.name
+        by_direction = [self.circuits(task, method, direction, seed, variant) for direction in search.directions]
+        circuits = [circuit for by_size in by_direction for circuit in by_size.values()]
         scores = [c.scores.cpu().numpy().tobytes() for c in circuits if by_scores and c.scores is not None]
         return [c.fingerprint for c in circuits] + [sha256(content).hexdigest() for content in dict.fromkeys(scores)]
 

@@ -196,6 +196,10 @@ QUICK = Preset(
     fitting=Fitting(pairs=8, sets=10),
     testing=Testing(pairs=64),  # on single pairs tiny is less sure than larger models
 ).as_committed()
+_GATES_AND_LARGE_CIRCUITS = (
+    *("gate-ablation", "graph-study", "contribution", "proportion", "misalignment"),
+    *("faithfulness", "completeness-metrics"),
+)
 _LAPTOP = Preset(
     name="laptop",
     model="gemma3-270m",
@@ -204,19 +208,7 @@ _LAPTOP = Preset(
     setups={
         # Circuits of hundreds of edges take ACDC many minutes each: it has the few edges of completeness, and no gates.
         "acdc": MethodSetup(
-            pairs=8,
-            seeds=6,
-            own_seeds={"cost": 1},
-            measures=("completeness",),
-            left_out=(
-                "gate-ablation",
-                "faithfulness",
-                "completeness-metrics",
-                "misalignment",
-                "graph-study",
-                "contribution",
-                "proportion",
-            ),
+            pairs=8, seeds=6, own_seeds={"cost": 1}, measures=("completeness",), left_out=_GATES_AND_LARGE_CIRCUITS
         ),
         "eap": _EAP,
         # Edge Pruning trains for a circuit that does the task: three edges do nothing, so it has those of faithfulness.

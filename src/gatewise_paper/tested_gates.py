@@ -10,6 +10,7 @@ add, otherwise mixed. What removing one group and both does is then measured on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from gatewise.engine.patching.edge_ablation import kl_changes
@@ -96,10 +97,8 @@ def tested_measurements(lab: Lab, tasks: Sequence[str]) -> Iterator[Measurement]
 
 def read_tested(measured: Measured) -> dict[str, TestedSeeds]:
     """By task, the gates of each seed."""
-    return {
-        task: [[TwoGroups(*gate) for gate in seed] for seed in seeds]
-        for task, seeds in group(of_kind(measured, TestedKey), "task").items()
-    }
+    by_task = group(of_kind(measured, TestedKey), "task")
+    return {task: [list(starmap(TwoGroups, seed)) for seed in seeds] for task, seeds in by_task.items()}
 
 
 def by_type(gates: Sequence[TwoGroups]) -> Mapping[GateType, list[TwoGroups]]:

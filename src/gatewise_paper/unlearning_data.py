@@ -56,7 +56,7 @@ def check_data(preset: Preset) -> None:
     """Say at once if there is nothing to forget."""
     source = preset.forgetting.source
     if source == SAFE_RLHF:
-        _load_dataset()
+        _datasets()
     elif source != IOI_TEMPLATE and not Path(source).is_file():
         raise GatewiseError(f"--unlearn {source}: there is no such file. {_WAY_OUT}")
 
@@ -83,7 +83,7 @@ def unlearning_task(name: str, preset: Preset, model: Model, folder: Path) -> Ta
     if source == IOI_TEMPLATE:
         examples = _ioi(encoder, size + preset.held_out, of_template=name == FORGET)
     else:
-        answers = _load_dataset()() if source == SAFE_RLHF else read_answers(Path(source))
+        answers = _download_answers() if source == SAFE_RLHF else read_answers(Path(source))
         examples = pair_answers(answers, encoder)
     path = folder / "unlearning" / FILES[name]
     _write(path, examples)
@@ -174,25 +174,26 @@ def _truth(where: str, value: Any) -> bool:
     return words[str(value).strip().lower()]
 
 
-def _load_dataset() -> Any:
-    """A function that loads the dataset; an error if that cannot work."""
+def _datasets() -> Any:
+    """Hugging Face datasets; an error if it is not installed."""
     try:
-        load_dataset = importlib.import_module("datasets").load_dataset
+        return importlib.import_module("datasets")
     except ImportError as error:
         raise GatewiseError(
             f"unlearning needs the dataset {SAFE_RLHF}, and Hugging Face datasets is not installed. {_WAY_OUT}"
         ) from error
 
-    def load() -> dict[str, list[tuple[str, bool]]]:
-        try:
-            rows = load_dataset(SAFE_RLHF, split="train")
-        except Exception as error:  # whatever the libraries of the day raise without a network
-            raise GatewiseError(
-                f"{SAFE_RLHF} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). {_WAY_OUT}"
-            ) from error
-        return _by_question((f"{SAFE_RLHF}, row {i}", row) for i, row in enumerate(rows, start=1))
 
-    return load
+def _download_answers() -> dict[str, list[tuple[str, bool]]]:
+    """The dataset's questions with their answers, as `read_answers` gives them."""
+    try:
+        rows = _datasets().load_dataset(SAFE_RLHF, split="train")
+    except GatewiseError:
+        raise
+    except Exception as error:  # whatever the libraries of the day raise without a network
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise GatewiseError(f"{SAFE_RLHF} could not be loaded ({reason}). {_WAY_OUT}") from error
+    return _by_question((f"{SAFE_RLHF}, row {i}", row) for i, row in enumerate(rows, start=1))
 
 
 def _ioi(encoder: Encoder, count: int, *, of_template: bool) -> list[Example]:

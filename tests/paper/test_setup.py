@@ -237,8 +237,9 @@ def test_heads_of_a_function_are_a_group() -> None:
 
 
 def test_labels_are_held_against_gate_indices() -> None:
-    assert best_by_index([60, 100, 140], [0.1, 0.4, None], 100) == 1.0
-    assert math.isnan(best_by_index([60], [None], 100))
+    sizes = {"curves": {"sound": {"sizes": [60, 100, 140]}}}
+    assert best_by_index({**sizes, "indices": [0.1, 0.4, None]}, 100) == 1.0
+    assert math.isnan(best_by_index({**sizes, "indices": [None] * 3}, 100))
 
 
 def test_the_overview_has_primary_claims_of_all_models() -> None:

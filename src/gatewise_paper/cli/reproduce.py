@@ -59,14 +59,10 @@ def reproduce_command(
     from gatewise_paper.presets import find_preset
     from gatewise_paper.runner import reproduce
 
-    if not names and calibrate is None and as_json:
-        print(
-            json.dumps([{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()], indent=2)
-        )
-        return
     if not names and calibrate is None:
-        for experiment in EXPERIMENTS.values():
-            print(f"{experiment.name:22} {experiment.title} ({', '.join(experiment.labels)})")
+        listed = [{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()]
+        lines = [f"{e.name:22} {e.title} ({', '.join(e.labels)})" for e in EXPERIMENTS.values()]
+        print(json.dumps(listed, indent=2) if as_json else "\n".join(lines))
         return
     chosen = find_preset(preset)
     changes: dict[str, Any] = {

@@ -10,19 +10,8 @@ from importlib import import_module
 from gatewise_paper.experiment import Experiment
 
 _MODULES = (  # in the paper's order
-    "gate_ablation",
-    "capabilities",
-    "completeness",
-    "redundancy",
-    "faithfulness",
-    "stability",
-    "completeness_metrics",
-    "misalignment",
-    "graph_study",
-    "contribution",
-    "proportion",
-    "unlearning",
-    "cost",
+    *("gate_ablation", "capabilities", "completeness", "redundancy", "faithfulness", "stability"),
+    *("completeness_metrics", "misalignment", "graph_study", "contribution", "proportion", "unlearning", "cost"),
 )
 _EXPERIMENTS: list[Experiment] = [import_module(f"{__name__}.{module}").EXPERIMENT for module in _MODULES]
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _EXPERIMENTS}

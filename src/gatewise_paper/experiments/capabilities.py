@@ -6,6 +6,7 @@ On synthetic models, whose gates are known. See `gatewise_paper.toy_models`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from gatewise_paper.claims import Ruling, settle
@@ -14,7 +15,7 @@ from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured
 from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES
 from gatewise_paper.tables import Table
-from gatewise_paper.toy_models import GATES, THRESHOLDS, ToyRow, table, to_json
+from gatewise_paper.toy_models import GATES, THRESHOLDS, ToyRow, table
 
 _SEEDS = 6
 _COLUMNS = ("direction", "method", *GATES, "faithful", "complete")
@@ -28,7 +29,7 @@ class ToyKey(NamedTuple):
 
 def lines(lab: Lab, key: ToyKey) -> list[dict[str, Any]]:
     """A method's lines of the table."""
-    return to_json(table([key.method], key.seeds))
+    return [asdict(row) for row in table([key.method], key.seeds)]
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
@@ -37,8 +38,7 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
 
 
 def _judge(lab: Lab, measured: Measured) -> Outcome:
-    plain = [line for of_method in measured.values() for line in of_method]
-    rows = [ToyRow(**{key: value for key, value in line.items() if key != "as_in_the_paper"}) for line in plain]
+    rows = [ToyRow(**line) for of_method in measured.values() for line in of_method]
     rows.sort(key=lambda row: ("ns", "dn").index(row.direction))
     ours, printed = [], []
     for row in rows:

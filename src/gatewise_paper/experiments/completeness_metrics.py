@@ -99,8 +99,6 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
             f"The sampled metric is measured on {min(lab.preset.sampled_pairs, lab.preset.held_out)} of the held-out "
             f"pairs, {_DRAWS} draws of {SAMPLES[-1]} K for each circuit; fewer K are the first of each draw. K is "
             "what 2 to 5 nodes of the circuit do in it.",
-            "The paper has one line for its own method; here each method has one with Ns (the method) and one with "
-            "Ns+Dn (ours).",
             "The two metrics are different quantities, as the paper says; the table of deviations also has them as "
             "shares of their means. Where the circuit's removal is already as bad as the corrupted run, the new "
             "metric cannot deviate whatever the circuits.",

@@ -26,7 +26,7 @@ from gatewise_paper.measures.gate_ablation import gate_effects
 from gatewise_paper.naming import METHOD_NAMES, seeds_note, task_name
 from gatewise_paper.seed_statistics import clustered_ratio
 from gatewise_paper.tables import Cell, Table
-from gatewise_paper.tested_gates import TESTED, by_type, read_tested, tested_measurements
+from gatewise_paper.tested_gates import TESTED, TwoGroups, by_type, read_tested, tested_measurements
 
 _NAME = "contribution"
 _SIMILAR = 2.0  # the factor within which two effects are similar
@@ -89,12 +89,9 @@ def _measurements(lab: Lab) -> Iterator[Measurement]:
 def _judge(lab: Lab, measured: Measured) -> Outcome:
     seeds: dict[tuple[str, str], list[TypeEffects]] = {}
     for at, effects in group(of_kind(measured, ContributionKey), "task", "method").items():
-        seeds[at] = [{kind: [Effect(*gate) for gate in seed[kind]] for kind in GATE_TYPES} for seed in effects]
+        seeds[at] = list(map(_of_labels, effects))
     for task, tested in read_tested(measured).items():
-        seeds[task, TESTED] = [
-            {kind: [Effect(g.receiver, g.edges, g.both) for g in gates] for kind, gates in by_type(seed).items()}
-            for seed in tested
-        ]
+        seeds[task, TESTED] = list(map(_of_tests, tested))
     together: dict[tuple[str, str, GateType], list[Effect]] = {}
     for (task, method), of_seeds in seeds.items():
         for kind in GATE_TYPES:
@@ -121,6 +118,15 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
             f"sum up to less than {EFFECT_FLOOR:.0%} of the KL between the runs.",
         ],
     )
+
+
+def _of_labels(seed: Mapping[GateType, Sequence[Any]]) -> TypeEffects:
+    return {kind: [Effect(*gate) for gate in seed[kind]] for kind in GATE_TYPES}
+
+
+def _of_tests(seed: Sequence[TwoGroups]) -> TypeEffects:
+    """Both groups in the place of a gate."""
+    return {kind: [Effect(g.receiver, g.edges, g.both) for g in gates] for kind, gates in by_type(seed).items()}
 
 
 def mean_effect(effects: Sequence[Effect], weight: Weight) -> Interval:

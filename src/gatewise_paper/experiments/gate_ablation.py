@@ -105,18 +105,14 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
     task, preset = lab.preset.tasks[0], lab.preset
     seeds: dict[str, list[TypeRemovals]] = {}  # by what gates are of: a method, or tested
     for (method, by), of_seeds in group(of_kind(measured, AblationKey), "method", "by").items():
-        seeds[f"{METHOD_NAMES[method]}{_RECEIVERS[by]}"] = [
-            {kind: [Removals(*gate) for gate in seed[kind]] for kind in GATE_TYPES} for seed in of_seeds
-        ]
-    tested = read_tested(measured)[task]
-    seeds[TESTED] = [{kind: list(map(_whole, gates)) for kind, gates in by_type(seed).items()} for seed in tested]
+        seeds[f"{METHOD_NAMES[method]}{_RECEIVERS[by]}"] = list(map(_of_labels, of_seeds))
+    seeds[TESTED] = list(map(_of_tests, read_tested(measured)[task]))
     together: dict[str, TypeRemovals] = {}
     for name, of_seeds in seeds.items():
         together[name] = {kind: [gate for seed in of_seeds for gate in seed[kind]] for kind in GATE_TYPES}
     floor, most = effect_floors(measured)[task], preset.ablating.gates
     chosen = (
-        f"Of each type and seed the {most} gates are taken that change most when they are removed whole, on "
-        f"{_TO_CHOOSE} pairs of their own: verdicts are about gates with an effect."
+        f"Of each type and seed the {most} gates are taken that change most when removed whole, on {_TO_CHOOSE} pairs."
     )
     return Outcome(
         tables=[_shares(lab, together, floor), _kept_effects(lab, together)],
@@ -134,12 +130,19 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
             "equal partners), and the type is how the groups act. They stand in the place of a method, and "
             f"are measured on all {preset.held_out} held-out pairs.",
             *([] if most is None else [chosen]),
-            "Near the full model KL grows with the square of a change: for a perfect ADDER of two equal edges one edge "
-            "changes KL by a quarter of what both do, not by half.",
+            "KL grows with the square of a small change: one edge of a perfect ADDER makes a quarter of what both do.",
             f"Verdicts leave out gates whose two edges change less than {EFFECT_FLOOR:.0%} of the KL between the "
             f"runs, {floor:.3g} nats.",
         ],
     )
+
+
+def _of_labels(seed: Mapping[GateType, Sequence[Any]]) -> TypeRemovals:
+    return {kind: [Removals(*gate) for gate in seed[kind]] for kind in GATE_TYPES}
+
+
+def _of_tests(seed: Sequence[TwoGroups]) -> TypeRemovals:
+    return {kind: list(map(_whole, gates)) for kind, gates in by_type(seed).items()}
 
 
 def _whole(gate: TwoGroups) -> Removals:

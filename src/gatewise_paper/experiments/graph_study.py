@@ -309,11 +309,7 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
         else "measured on the held-out prompts and on random tokens; docs/paper.md has the criteria."
     )
     return Outcome(
-        tables=[
-            _role_table(roles, heads_measured["roles"] if published else None),
-            _stated_table(lab, examples),
-            *_study_tables(lab, studies),
-        ],
+        tables=[_role_table(roles, published), _stated_table(lab, examples), *_study_tables(lab, studies)],
         rulings=[
             *(r for (task, method), seeds in studies.items() for r in _study_rulings(lab, seeds, method, task)),
             *rules(TESTED, *_joined_claims(tested, task_name(_TASK))),
@@ -334,16 +330,9 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
     )
 
 
-def _role_table(roles: Roles, measured: Roles | None) -> Table:
-    def listed(which: Roles, role: str) -> str:
-        return ", ".join(head for head, of_head in which.items() if of_head == role) or "none"
-
-    if measured is None:
-        rows = [(role, listed(roles, role)) for role in ROLES if role != "backup name mover"]
-        return Table("Functions of heads, measured", ("function", "heads"), rows)
-    columns = ("function", "published", "measured with our criteria")
-    both = [(role, listed(roles, role), listed(measured, role)) for role in ROLES]
-    return Table("Functions of heads", columns, both, "Published ones are used. Measured: see docs/paper.md.")
+def _role_table(roles: Roles, published: bool) -> Table:
+    rows = [(role, ", ".join(head for head in roles if roles[head] == role) or "none") for role in ROLES]
+    return Table(f"Functions of heads, {'published' if published else 'measured'}", ("function", "heads"), rows)
 
 
 def _stated_table(lab: Lab, examples: Sequence[StatedTests]) -> Table:

@@ -23,7 +23,7 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
-from gatewise.gate_types import GATE_COLOURS
+from gatewise.gate_types import GATE_COLOURS, GateType
 from gatewise.gates.labels import label_gates
 from gatewise.statistics import rank_correlation
 from gatewise_paper.claims import EFFECT_FLOOR, Between, Claim, Ruling, rules
@@ -141,8 +141,6 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
             f"Tables and figures: seed 0. {min(fitting.pairs, lab.preset.held_out)} held-out pairs; {fitting.sets} "
             f"samples of K for each size, each {Sampling().share:.0%} of the type's edges, {fitting.draws} draws of "
             "two edges each. The paper does not say how it samples.",
-            "Dn circuits of all sizes around the middle come from one search: Edge Pruning trains once, for the "
-            "smallest, and ranks; ACDC starts from the tau found for equal sizes.",
             "Alone, the AND (or OR) circuit seldom has a path to the logits; then the scores are exactly 0 and "
             f"{OFFSET}, and all sizes are equally good.",
         ],
@@ -236,9 +234,10 @@ def best_ratio(curve: Curve, floor: float = 0.0) -> float:
     return float(ratio) if rivals < _TOLD_APART * max(1, len(curve["sizes"]) - 1) else math.nan
 
 
-def best_by_index(sizes: Sequence[int], gaps: Sequence[float | None], ns: int) -> float:
+def best_by_index(fit: Fit, ns: int) -> float:
     """Ns to Dn where AND edges are farthest above OR edges; NaN if there are none of both."""
-    known = {size: gap for size, gap in zip(sizes, gaps, strict=True) if gap is not None}
+    gaps = zip(fit["curves"]["sound"]["sizes"], fit["indices"], strict=True)
+    known = {size: gap for size, gap in gaps if gap is not None}
     return ns / max(known, key=known.__getitem__) if known else math.nan
 
 
@@ -280,13 +279,7 @@ def _rulings(lab: Lab, seeds: Seeds[Fit], method: str, floors: Mapping[str, floa
         Claim(
             "By test, too, Ns and Dn fit best at about 1 : 1.",
             "ratio at which the exact gate index of AND edges is farthest above that of OR edges",
-            values_by_task(
-                seeds,
-                method,
-                lambda task, seed: best_by_index(
-                    seed["curves"]["sound"]["sizes"], seed["indices"], lab.sizes.of_gates(task)
-                ),
-            ),
+            values_by_task(seeds, method, lambda task, seed: best_by_index(seed, lab.sizes.of_gates(task))),
             Between(*_NEAR),
         ),
         Claim(
@@ -331,12 +324,9 @@ def _overlap_figure(overlaps: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     def fill(axes: Any, _: str, method: str) -> None:
         for row, (ns, dn, shared) in enumerate(overlaps[method]):
             start = 0
-            for kind, edges in {
-                "AND (Ns only)": ns - shared,
-                "ADDER (both)": shared,
-                "OR (Dn only)": dn - shared,
-            }.items():
-                axes.barh(row, edges, left=start, color=GATE_COLOURS[kind.split()[0]], label=kind)
+            parts: dict[GateType, tuple[str, int]] = {"AND": ("Ns only", ns - shared), "ADDER": ("both", shared)}
+            for kind, (where, edges) in (parts | {"OR": ("Dn only", dn - shared)}).items():
+                axes.barh(row, edges, left=start, color=GATE_COLOURS[kind], label=f"{kind} ({where})")
                 axes.text(start + edges / 2, row, f"{edges:,}" if edges else "", ha="center", va="center")
                 start += edges
         axes.set_yticks(range(len(overlaps[method])), [f"Ns {ns:,}\nDn {dn:,}" for ns, dn, _ in overlaps[method]])

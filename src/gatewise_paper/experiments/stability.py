@@ -164,8 +164,7 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
         notes=[
             "The paper does not say what its deviations are over. A difference in edges grows with the size of the "
             "circuits by its scale alone; the verdicts have shares.",
-            "Methods search on different numbers of pairs (see the settings), which also makes circuits vary: "
-            "compare directions of one method rather than methods.",
+            "Methods search on different numbers of pairs: compare directions of one method rather than methods.",
             "With one tau for all orders, ACDC's circuits are not all of the same size; shares are of their mean size.",
         ],
     )

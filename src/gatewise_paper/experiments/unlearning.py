@@ -149,7 +149,6 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
             f"To be forgotten: {forgotten}; pairs: {files}.",
             "Every set is ablated with its own corrupted prompts. The paper names neither sizes nor what its accuracy "
             "is; its own code counts an answer as correct if it is the most probable of all tokens.",
-            "The paper's table does not say with which method “ours” was found; here Ns+Dn stands beside Ns for each.",
         ],
     )
 

@@ -11,12 +11,10 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import LOGITS, Receivers
 from gatewise.engine.setting import Data
-from gatewise.gates.testing.gate_test import RESAMPLES
-from gatewise.gates.testing.harsanyi import gate_index, index_label
+from gatewise.gates.testing.harsanyi import gate_index
 from gatewise.gates.testing.measurement import gate_batches
 from gatewise.gates.testing.partners import single_edges
 from gatewise.models.model import Model
-from gatewise.statistics import percentile_interval, resampling_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +38,6 @@ class EdgeIndices:
     def gamma(self, floor: float) -> Tensor:
         """Gate indices: 1 AND, -1 OR, 0 ADDER; NaN where neither effect is above the floor. [edge]"""
         return gate_index(self.ns, self.dn, floor)
-
-    def labels(self, floor: float) -> list[str]:
-        """How each edge acts beside all others of its receiver, by the interval of its gate index over pairs."""
-        weights = resampling_weights(len(self.total_effect), RESAMPLES)
-        ns, dn = self.effects @ weights / (self.total_effect @ weights)  # [edge, resample] each
-        low, high = percentile_interval(gate_index(ns, dn))
-        return list(map(index_label, self.gamma(floor).tolist(), low.tolist(), high.tolist()))
 
 
 def edge_indices(model: Model, data: Data, of: Circuit, *, compute: Compute | None = None) -> EdgeIndices:

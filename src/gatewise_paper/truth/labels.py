@@ -67,7 +67,7 @@ class Study:
     def synthetic(self) -> Iterable[SyntheticModel]:
         for seed in range(self.seed, self.seed + self.models):
             options: dict[str, Any] = {"nested": self.nested, "noise": self.noise, "fan_in": self.fan_in}
-            yield random_synthetic(seed, dtype=torch.float64, **options)  # share^2 is near the noise of float32
+            yield random_synthetic(seed, dtype=torch.float64, **options)  # share^2 is near the rounding of float32
 
 
 @dataclass(frozen=True, eq=False)
