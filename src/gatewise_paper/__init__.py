@@ -2,22 +2,24 @@
 
 experiment.py        what an experiment is: what to measure, and what becomes of it: tables, figures, rulings
 claims.py            verdicts: what becomes of a claim, by values of seeds; what is declared beforehand
+seed_statistics.py   sign flips over seeds, and the jackknife
 presets.py           how large: `quick` (tiny), `laptop` (gemma3-270m), `smollm2`, `paper`
 sizes.py             how many edges circuits have
 size_calibration.py  which sizes verdicts are about, chosen beforehand; size_calibration.json has them
 lab.py               what experiments share: model, pairs, circuits, what is measured; all of it through the run store
-experiments/         one module each, and what several of them share
+measured.py          what was measured, sorted: by kind, by field, by task and seed
+experiments/         one module each, and what several of them share (baselines, curves, gate drawings)
 tested_gates.py      gates by test, which stand beside those by set difference
 bottlenecks.py       edges that alone cost much of a task
 head_roles.py        what heads do in the IOI task
 unlearning_data.py   what is to be forgotten, and what to be kept
 measures/            measures that only the paper uses
-printed_numbers.py   the paper's own numbers
-naming.py            what things are called, and numbers in words
+tables.py            tables, and the paper's own numbers, which are in printed_numbers.json
 figures.py           one visual language
+naming.py            what things are called, and numbers in words
 runner.py            `reproduce`: forecast, searches and measurements side by side, then verdicts
 records.py           what a reproduction has in its folder
-summary.py           the Markdown and the HTML page
+summary.py           its page, in Markdown
 toy_models.py        the paper's Table 1, for `gatewise toy`
 truth/               methods and rules against synthetic models, for `gatewise truth`
 cli/                 the commands, registered by the entry points `gatewise.commands`

@@ -331,7 +331,8 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
 
 
 def _role_table(roles: Roles, published: bool) -> Table:
-    rows = [(role, ", ".join(head for head in roles if roles[head] == role) or "none") for role in ROLES]
+    shown = [role for role in ROLES if published or role != "backup name mover"]  # which no criterion finds
+    rows = [(role, ", ".join(head for head in roles if roles[head] == role) or "none") for role in shown]
     return Table(f"Functions of heads, {'published' if published else 'measured'}", ("function", "heads"), rows)
 
 
