@@ -79,13 +79,13 @@ def test_recall_of_the_published_circuits() -> None:
     gpt2 = Graph.transformer(12, 12, 768)
     circuit = gpt2.circuit(["a9.h9->logits", "a9.h6->logits", "a5.h5->a8.h6<q>", "a0.h0->m0", "m9->logits"])
     recall = compare_with_published(circuit)
-    assert recall.found["name mover"] == ("a9.h6", "a9.h9")
+    assert recall.present["name mover"] == ("a9.h6", "a9.h9")
     assert recall.missing["name mover"] == ("a10.h0",)
     assert recall.recall == 4 / 26
     assert recall.precision == 4 / 5
     assert recall.chance == 5 / 144
     assert compare_with_published(gpt2.full()).recall == 1
-    assert "m9" in compare_with_published(circuit, "gt-published").found["greater-than"]
+    assert "m9" in compare_with_published(circuit, "gt-published").present["greater-than"]
     with pytest.raises(GatewiseError, match="GPT-2 small"):
         compare_with_published(A)
 
@@ -109,19 +109,12 @@ def test_compare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "GPT-2 small" in capsys.readouterr().err
 
 
-def test_conflict_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_gates_of_two_tasks_are_pointed_to_reconcile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     either = ["input->m1", "m0->m1"]
     label_gates(GRAPH.empty(), GRAPH.circuit(either)).save(tmp_path / "a.gates")  # an OR gate
     label_gates(GRAPH.circuit(either[:1]), GRAPH.circuit(either[:1])).save(tmp_path / "b.gates")  # an ADDER edge
     files = (str(tmp_path / "a.gates"), str(tmp_path / "b.gates"))
     assert run(monkeypatch, "compare", *files) == 0
     assert f"gatewise reconcile --keep {files[0]} --remove {files[1]}" in capsys.readouterr().out
-    assert run(monkeypatch, "conflict", *files, "--json", "--out", str(tmp_path / "r.json")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["verdicts"] == {"conflict": 0, "dissolved by OR": 1, "dissolved by AND": 0}
-    assert Circuit.load(tmp_path / "r.json").edges == found["removal"] == either[:1]
-    assert run(monkeypatch, "conflict", *files, "--keep", "b") == 0
-    shown = capsys.readouterr().out
-    assert "input->m1" in shown
-    assert "1 conflict" in shown
-    assert run(monkeypatch, "conflict", *files, "--keep", "c") == 2
