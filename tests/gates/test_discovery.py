@@ -12,7 +12,7 @@ from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_agreement, label_gates, labels_by_test, test_edge_pairs
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
-from gatewise.models.synthetic.random_circuits import random_synthetic
+from gatewise.models.synthetic.random_circuits import random_logic_model
 
 MODEL, PAIRS = synthetic_model("combined"), synthetic_pairs()
 
@@ -26,7 +26,7 @@ def test_it_is_the_two_searches_and_the_split() -> None:
 
 
 def test_sizes_and_options(tmp_path: Path) -> None:
-    synthetic = random_synthetic(1)
+    synthetic = random_logic_model(1)
     gates = gw.find_gates(
         synthetic.model,
         synthetic.pairs,

@@ -1,4 +1,4 @@
-"""Synthetic kinds: their receivers compute what is written down, and gates come out as they were synthetic."""
+"""Synthetic receivers: they compute what is written down, and gates come out as they were made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.gate_test import test_gate
-from gatewise.models.synthetic.gate_kinds import KINDS, synthetic_kind
+from gatewise.models.synthetic.gate_kinds import KINDS, synthetic_receiver
 from gatewise_paper.truth.gate_kinds import adjusted_rand_index, kind_rows
 
 SHARP = [kind for kind in KINDS if kind != "additive-on-average"]  # there, chance has a say
@@ -15,7 +15,7 @@ SHARP = [kind for kind in KINDS if kind != "additive-on-average"]  # there, chan
 
 @pytest.mark.parametrize("name", SHARP)
 def test_gate_index_and_label_are_the_synthetic_ones(name: str) -> None:
-    kind = synthetic_kind(name)
+    kind = synthetic_receiver(name)
     found = test_gate(kind.model, kind.pairs, kind.receiver, kind.groups)
     assert found.gamma == pytest.approx(kind.gamma, abs=0.02, nan_ok=True)
     assert found.label == kind.label
@@ -26,7 +26,7 @@ def test_gate_index_and_label_are_the_synthetic_ones(name: str) -> None:
     ("name", "logit_diff"), [("and-of-groups", 1.0), ("xor", 1.0), ("negative", 1.0), ("k-and-v", 1.0)]
 )
 def test_clean_and_corrupted_logit_diffs(name: str, logit_diff: float) -> None:
-    kind = synthetic_kind(name)
+    kind = synthetic_receiver(name)
     full, empty = kind.model.graph.full(), kind.model.graph.empty()
     clean, corrupted = (kind.pairs.logit_diff(run_circuit(kind.model, kind.pairs, one)).mean() for one in (full, empty))
     assert float(clean - corrupted) == pytest.approx(1, abs=1e-3)
@@ -54,4 +54,4 @@ def test_adjusted_rand_index() -> None:
 
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(GatewiseError, match="and-of-groups"):
-        synthetic_kind("nand")
+        synthetic_receiver("nand")
