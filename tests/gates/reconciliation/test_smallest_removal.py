@@ -298,7 +298,7 @@ def test_a_weighted_sum_in_clauses_is_the_sum(seed: int) -> None:
     with Solver("glucose4", bootstrap_with=clauses.hard) as solver:
         for chance in range(1 << len(sources)):
             removed = [edge for i, edge in enumerate(circuit.indices) if chance >> i & 1]
-            chosen = [-stays if edge in removed else stays for edge, stays in clauses.kept.items()]
+            chosen = [-stays if edge in removed else stays for edge, stays in clauses.edge_stays.items()]
             wanted = formula.alive(removed)["logits"] == formula.keep
             assert solver.solve(assumptions=[*clauses.gates, *chosen]) == wanted
 
