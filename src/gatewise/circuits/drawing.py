@@ -139,7 +139,6 @@ class _Layout:
     width: float
     height: float
     left: float  # where the columns begin
-    right: float
     gap: float  # between layers
 
     @property
@@ -194,7 +193,6 @@ def _layout(graph: Graph, drawing: _Drawing) -> _Layout:
         width=right + (0.75 if mlps else _MARGIN),
         height=heights[-1] + 0.45,
         left=left,
-        right=right,
         gap=gap,
     )
 

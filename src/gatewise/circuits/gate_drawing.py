@@ -1,4 +1,4 @@
-"""A figure of one gate: its groups of edges, the receiver, and what every set of clean groups is worth.
+"""A figure of one gate: its groups of edges, the receiver, and the effect of every set of clean groups.
 
 Groups stand at the left with their senders, coloured by how each acts; at the right is the table, a filled dot for a
 clean group, bars in normalised effects with their intervals.
@@ -33,7 +33,7 @@ class DrawnGate:
     label: str
     groups: Mapping[str, tuple[str, ...]]  # edges; none for the rest of the receiver's
     acts: Mapping[str, str]  # how each group acts
-    worth: Mapping[frozenset[str], tuple[float, float, float]]  # value, low, high
+    effects: Mapping[frozenset[str], tuple[float, float, float]]  # value, low, high; normalised
 
 
 def draw_gate(gate: DrawnGate, path: str | Path, *, title: str | None = None) -> Path:
@@ -49,7 +49,7 @@ def _figure(gate: DrawnGate, title: str | None) -> Figure:
     texts = {name: _senders(edges) for name, edges in gate.groups.items()}
     heights = {name: _GROUP[1] + _LINE * len(lines) for name, lines in texts.items()}
     groups = sum(heights.values()) + _GAP * (len(heights) - 1)
-    table = _ROW * (len(gate.worth) + 2)
+    table = _ROW * (len(gate.effects) + 2)
     top = 0.28 if title else 0.0
     height = max(groups, table) + 2 * _MARGIN + top
     table_at = _MARGIN + _GROUP[0] + 0.75 + _NODE[0] + 0.35
@@ -115,10 +115,10 @@ def _draw_edge(axes: Axes, gate: DrawnGate, name: str, y: float, end: tuple[floa
 
 def _draw_table(axes: Axes, gate: DrawnGate, left: float, top: float) -> None:
     names = list(gate.groups)
-    rows = [(frozenset[str](), (0.0, 0.0, 0.0)), *gate.worth.items()]
+    rows = [(frozenset[str](), (0.0, 0.0, 0.0)), *gate.effects.items()]
     rows.sort(key=lambda row: len(row[0]))
     bars = left + 0.26 * len(names) + 0.08
-    ends = [value for _, worth in rows for value in worth]
+    ends = [value for _, interval in rows for value in interval]
     low, high = min(0.0, *ends), max(0.0, *ends)
     scale = _BARS / ((high - low) or 1.0)
     zero = bars - low * scale

@@ -70,9 +70,8 @@ class Checkpoint:
         """
         if self._backend is None:
             return
-        head = {"schema": SCHEMA, "key": self._key, "kind": "checkpoint", **self._versions}
         try:
-            self._backend.write(self._name, pack({**head, "state": encode(state, "the state")}, arrays))
+            self._backend.write(self._name, self._packed(state, arrays))
         except GatewiseError as error:
             raise GatewiseError(
                 f"cannot save a checkpoint: {error} Start again then, and the search resumes from the one before."
@@ -94,6 +93,10 @@ class Checkpoint:
         if self._backend is not None:
             with suppress(GatewiseError):
                 self._backend.remove(self._name)
+
+    def _packed(self, state: Any, arrays: Mapping[str, Tensor]) -> bytes:
+        head = {"schema": SCHEMA, "key": self._key, "kind": "checkpoint", **self._versions}
+        return pack({**head, "state": encode(state, "the state")}, arrays)
 
     def _unpacked(self, content: bytes) -> Saved:
         plain, arrays = parse(content, self._key, "checkpoint")
