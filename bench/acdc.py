@@ -32,9 +32,9 @@ from shapes import lively_gpt2, random_prompts
 import gatewise as gw
 from gatewise.engine.setting import Setting
 from gatewise.methods.acdc._threshold import next_threshold
-from gatewise.methods.acdc.search import ACDC, Acdc, notes_of
+from gatewise.methods.acdc.method import Acdc, notes_of
+from gatewise.methods.acdc.search import Searcher
 from gatewise.methods.base import Problem
-from gatewise.methods.configs import AcdcConfig
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
@@ -115,11 +115,11 @@ def measure(name: str, threshold: float, clock: str, profile: bool = False) -> d
         profiler.enable()
     problem = Problem(Setting(model, pairs), ("ns",), {"ns": (case.wanted,)} if case.exactly else {})
     if case.exactly:
-        (finding,) = ACDC.search(problem, AcdcConfig())["ns"]
+        (finding,) = Acdc().search(problem)["ns"]
         kept, notes = finding.mask, finding.notes
     else:
-        outcome = Acdc(problem, AcdcConfig()).search(threshold, watch.pause)
-        kept, notes = outcome.kept, notes_of(outcome, 1)
+        outcome = Searcher(problem).search(threshold, watch.pause)
+        kept, notes = outcome.mask, notes_of(outcome, 1)
     profiler.disable()
     seconds, plain_seconds, extra_mb = watch.stop()
     if profile:
@@ -137,7 +137,7 @@ def measure(name: str, threshold: float, clock: str, profile: bool = False) -> d
         "edges": edges,
         "threshold": notes["tau"],
         "kept": int(kept.sum()),
-        "runs": notes["runs"],
+        "thresholds_tried": notes["thresholds_tried"],
         "trials": notes["trials"],
         "canonical": notes["canonical_evaluations"],
         "divergence": notes["divergence"][0],
@@ -156,11 +156,11 @@ def find(name: str) -> None:
     """Look for the threshold that keeps about the wanted number of edges."""
     case = CASES[name]
     model, pairs = case.make()
-    acdc = Acdc(Problem(Setting(model, pairs), ("ns",), threshold=case.threshold), AcdcConfig())
+    searcher = Searcher(Problem(Setting(model, pairs), ("ns",), threshold=case.threshold))
     counts: dict[float, int] = {}
     threshold = case.threshold
     for _ in range(8):
-        counts[threshold] = int(acdc.search(threshold).kept.sum())
+        counts[threshold] = searcher.search(threshold).edges
         print(f"tau {threshold:.3g} keeps {counts[threshold]} of {model.graph.n_edges} edges", flush=True)
         if abs(counts[threshold] - case.wanted) <= 0.15 * case.wanted:
             break

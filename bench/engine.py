@@ -72,35 +72,36 @@ def engine_ioi() -> dict[str, Job]:
 
 def attribution() -> dict[str, Job]:
     """EAP and EAP-IG on 32 pairs of 15 tokens that differ from the first token on."""
-    from gatewise.methods import discover, score_edges
+    from gatewise.methods import EapIg, discover_all, score_edges
 
     model, pairs = different_from_the_start()
-    all_three = partial(discover, model, pairs, "eap", direction=("ns", "dn", "ns+dn"), edges=1000)
+    all_three = partial(discover_all, model, pairs, "eap", ("ns", "dn", "ns+dn"), sizes=[1000])
     return {
         PLAIN: _plain(model, pairs),
         "EAP, ns": Job(lambda: partial(score_edges, model, pairs, "eap", "ns"), most_f=3, most_mb=897),
         "EAP, ns+dn": Job(lambda: partial(score_edges, model, pairs, "eap", "ns+dn"), most_f=4.5, most_mb=1083),
         "EAP, all three directions": Job(lambda: all_three, most_f=4.5, most_mb=1083),
-        "EAP-IG, 5 steps": Job(lambda: partial(score_edges, model, pairs, "eap-ig", steps=5), most_f=15),
+        "EAP-IG, 5 steps": Job(lambda: partial(score_edges, model, pairs, EapIg(steps=5)), most_f=15),
     }
 
 
 def edge_pruning() -> dict[str, Job]:
     """A training step of Edge Pruning on 32 pairs of 15 tokens that differ from the first token on, in its midst."""
-    from gatewise.methods.configs import EdgePruningConfig
-    from gatewise.methods.edge_pruning import Goal, Objective, Training, take_step
+    from gatewise.methods import EdgePruning
+    from gatewise.methods.edge_pruning.objective import Objective
+    from gatewise.methods.edge_pruning.training import Goal, Training, take_step
 
     model, pairs = different_from_the_start()
-    config, edges = EdgePruningConfig(), model.graph.n_edges
+    method, edges = EdgePruning(), model.graph.n_edges
 
     def step(both: bool) -> Callable[[], object]:
         objective = Objective(
-            Setting(model, pairs), ("ns", "dn") if both else ("ns",), config.examples_per_step(len(pairs))
+            Setting(model, pairs), ("ns", "dn") if both else ("ns",), method.examples_per_step(len(pairs))
         )
-        state = Training.begin(edges, config, seed=0)
+        state = Training.begin(edges, method.start, seed=0)
         state.parameters[:edges] = 3 * torch.randn(edges, generator=torch.Generator().manual_seed(0))
-        state.step = config.steps // 2
-        return lambda: take_step(objective, state, Goal(edges // 100, edges), config)
+        state.step = method.steps // 2
+        return lambda: take_step(objective, state, Goal(edges // 100, edges), method)
 
     return {
         PLAIN: _plain(model, pairs),

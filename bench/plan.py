@@ -16,7 +16,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gatewise.methods import Method
 
 SIZES: dict[str, dict[str, Any]] = {  # a built-in name, or the shape of a random GPT-2
     "tiny": {"tau": 0.01, "acdc_examples": 64},
@@ -47,7 +50,7 @@ def measure(name: str, method: str, examples: int) -> dict[str, float]:
         pairs = task("ioi", model, examples=examples, test_examples=1).train
     forget_peak()
     started = time.process_time()
-    discover(model, pairs, method, **asked(name, method))
+    discover(model, pairs, bound(method), **asked(name, method))
     return {"peak": peak_resident(), "seconds": time.process_time() - started}
 
 
@@ -56,8 +59,15 @@ def asked(name: str, method: str) -> dict[str, Any]:
     return {
         "eap": {"edges": 100},
         "acdc": {"threshold": SIZES[name]["tau"]},
-        "edge-pruning": {"edges": 100, "steps": 2},
+        "edge-pruning": {"edges": 100},
     }[method]
+
+
+def bound(method: str) -> Method:
+    """The method with parameters that keep a measurement short."""
+    from gatewise.methods import find_method
+
+    return find_method(method).with_parameters({"steps": 2} if method == "edge-pruning" else {})
 
 
 def in_fresh_process(*arguments: str) -> dict[str, float]:
@@ -77,7 +87,7 @@ def compare(names: list[str], methods: list[str]) -> None:
         for method in methods:
             examples = SIZES[name]["acdc_examples"] if method == "acdc" else 64
             known = {key: value for key, value in asked(name, method).items() if key != "threshold"}
-            expected = forecast(name, "ioi", method, examples=examples, **known)
+            expected = forecast(name, "ioi", bound(method), examples=examples, **known)
             found = in_fresh_process("--measure", name, method, str(examples))
             off = expected.peak / found["peak"] - 1
             shown = "" if method == "acdc" else f"{expected.seconds:.1f}"

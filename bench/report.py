@@ -27,8 +27,9 @@ from gatewise.circuits.selection import select_edges
 from gatewise.gates import label_gates
 from gatewise.gates.testing.gate_test import GateTest
 from gatewise.gates.testing.search import GateTests
+from gatewise.report import Report, make_report
 from gatewise.report.data import report_data
-from gatewise.report.investigation import SEARCHES, Report, make_report
+from gatewise.report.making import SEARCHES
 from gatewise.report.node_behaviour import ShownNodes
 from gatewise.report.page import write_page
 from gatewise.report.trust import strongest_nodes
@@ -45,7 +46,7 @@ FLAGS = [
 ]
 
 
-def small_investigation() -> Report:
+def small_report() -> Report:
     """A real one, of the model `tiny`."""
     model = gw.load_model("tiny")
     return make_report(model, gw.task("ioi", model, examples=4), edges=64, random_circuits=1)
@@ -53,7 +54,7 @@ def small_investigation() -> Report:
 
 def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
     """The data of a report on `edges` edges per direction: scores drawn at random, the rest as of a small run."""
-    found = small_investigation()
+    found = small_report()
     graph = Graph.transformer(30, 9, 576)
     generator = torch.Generator().manual_seed(0)
     shared, *own = torch.randn(4, graph.n_edges, generator=generator).exp()
@@ -74,10 +75,9 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
         sizes=sizes,
         searches=searches,
         calibration=None,
-        tested={},
         tables=_tables(gates, tables),
         nodes=_nodes(found, gates),
-        interactions=_interactions(gates),
+        gate_tests=_gate_tests(gates),
     )
     return report_data(made)
 
@@ -98,14 +98,13 @@ def _tables(gates: gw.Gates, count: int) -> tuple[GateTest, ...]:
 
 def _nodes(found: Report, gates: gw.Gates, count: int = 100) -> ShownNodes:
     """What nodes of the small run do, as if it were these nodes' doing."""
-    assert found.nodes is not None
-    doing = [on for on in found.nodes.of.values() if on[0].looks]
+    doing = [on for on in found.nodes.of.values() if on[0].attention]
     names = strongest_nodes(gates, count)
-    worth = {name: 1 / (place + 1) for place, name in enumerate(names)}
-    return ShownNodes(found.nodes.prompts, worth, {name: doing[i % len(doing)] for i, name in enumerate(names)})
+    effect = {name: 1 / (place + 1) for place, name in enumerate(names)}
+    return ShownNodes(found.nodes.prompts, effect, {name: doing[i % len(doing)] for i, name in enumerate(names)})
 
 
-def _interactions(gates: gw.Gates, count: int = 40) -> GateTests:
+def _gate_tests(gates: gw.Gates, count: int = 40) -> GateTests:
     """Whole ports of heads as groups, with tables drawn at random."""
     generator = torch.Generator().manual_seed(0)
     made = []
@@ -116,8 +115,8 @@ def _interactions(gates: gw.Gates, count: int = 40) -> GateTests:
         }
         table = torch.rand(16, 32, generator=generator, dtype=torch.float64)
         table[0] = 0
-        made.append(GateTest(node, groups, "corrupted", table, torch.ones(32, dtype=torch.float64)))
-    return GateTests(tuple(made), (True,) * len(made), len(made))
+        made.append(GateTest(node, groups, "corrupted", table, torch.ones(32, dtype=torch.float64), significant=True))
+    return GateTests(tuple(made), len(made))
 
 
 _PREPARE = """() => {

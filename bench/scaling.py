@@ -28,9 +28,8 @@ from shapes import lively_gpt2, random_prompts
 from gatewise.engine.setting import Setting
 from gatewise.methods import score_edges
 from gatewise.methods.acdc._threshold import next_threshold
-from gatewise.methods.acdc.search import Acdc
+from gatewise.methods.acdc.search import Searcher
 from gatewise.methods.base import Problem
-from gatewise.methods.configs import AcdcConfig
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
 
@@ -68,15 +67,15 @@ def measure(point: Point, now: Callable[[], float]) -> dict[str, Any]:
     def plain() -> object:
         return model.hf(pairs.clean)
 
-    acdc = Acdc(Problem(Setting(model, pairs), ("ns",), threshold=0.0), AcdcConfig())
+    searcher = Searcher(Problem(Setting(model, pairs), ("ns",), threshold=0.0))
     counts: dict[float, int] = {}
     found: dict[float, tuple[float, int]] = {}
     threshold, wanted = 0.03, SHARE * model.graph.n_edges
     for _ in range(TRIES):
         started = now()
-        outcome = acdc.search(threshold)
+        outcome = searcher.search(threshold)
         found[threshold] = (now() - started, outcome.trials)
-        counts[threshold] = int(outcome.kept.sum())
+        counts[threshold] = outcome.edges
         if wanted / NEAR <= counts[threshold] <= wanted * NEAR:
             break
         threshold = next_threshold(counts, wanted)

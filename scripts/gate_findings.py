@@ -30,9 +30,10 @@ from gatewise.engine import Setting
 from gatewise.engine.patching.node_patching import LOGITS, Batches
 from gatewise.evaluation import Evaluation
 from gatewise.gates import GateTest, GateTests, add_backups, check_minimal, edge_partners, find_backups, replicate
-from gatewise.gates.testing.harsanyi import gate_index, way_of_acting
-from gatewise.gates.testing.partners import EdgeIndices, draw_orders, edge_indices, local_and_downstream, worth_changes
+from gatewise.gates.testing.harsanyi import gate_index, index_label
+from gatewise.gates.testing.partners import draw_orders, exact_partners, local_and_downstream
 from gatewise.statistics import rank_correlation, ratio_interval
+from gatewise_paper.measures.edge_indices import EdgeIndices, edge_indices
 
 TAU = {"ioi": 0.02, "gt": 0.02, "sa": 0.01}  # ACDC's, in nats: some 50 to 100 edges in each direction
 EDGE_FLOOR = 0.005  # of the logit difference: single edges are smaller than groups
@@ -186,7 +187,7 @@ def partners(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
         edges = labelled.by_type[kind].indices  # type: ignore[index]
         where = {}
         for edge in edges:
-            by_scores = way_of_acting(*[float(own[edge])] * 3)
+            by_scores = index_label(*[float(own[edge])] * 3)
             where[edge] = "receiver" if acts[edge] == kind else "elsewhere" if by_scores == kind else "none"
         found[kind] = {
             "where": dict(Counter(where.values())),
@@ -223,7 +224,7 @@ def partner_ports(cell: Cell, edges: Iterable[int]) -> dict[int, str]:
         kept = graph.edge_index[ports] >= 0
         masks = torch.stack([kept & (torch.arange(len(ports)) == place)[:, None] for place in range(len(ports))])
         single = torch.stack([graph.edge_index[ports] == edge for edge in some])
-        changes = worth_changes(cell.held_out, node, masks, single, draw_orders(len(ports), 6, 0))[0]
+        changes = exact_partners(cell.held_out, node, masks, single, draw_orders(len(ports), 6, 0))[0]
         for row, edge in zip(changes, some, strict=True):
             largest = ports[int(row.abs().argmax())]
             found[edge] = "own" if largest == int(graph.edge_port[edge]) else "another"
@@ -239,13 +240,13 @@ def gates(cell: Cell) -> dict[str, Any]:
 
 
 def tested_gates(found: GateTests) -> dict[str, Any]:
-    rows = [gate(one) | {"significant": ok} for one, ok in zip(found.tested, found.significant, strict=True)]
+    rows = [gate(one) | {"significant": one.significant} for one in found.tested]
     return {"looked_at": found.looked_at, "tested": rows}
 
 
 def gate(one: GateTest) -> dict[str, Any]:
     """What is kept of a gate: its largest interaction, and how its groups act."""
-    names, size = one.interaction
+    names, size = one.strongest_interaction
     ports = {name: sorted({edge.partition("->")[2] for edge in edges}) for name, edges in one.groups.items()}
     return {
         "receiver": one.receiver,
@@ -254,14 +255,12 @@ def gate(one: GateTest) -> dict[str, Any]:
         "by": "ports" if set(names) <= set("QKV") else "partners",
         "across": len({port for name in names for port in ports[name]}) > 1,
         "value": span(size),
-        "share_of_all": finite(abs(size.value) / max(abs(value) for value in one.values.values())),
+        "share_of_all": finite(abs(size.value) / max(abs(value) for value in one.effects.values())),
         "label": one.label,
         "conditional": one.conditional,
-        "p": one.p,
+        "p": one.p_value,
         "confirmed": None if one.confirmed is None else bool(one.confirmed),
-        "on_logit_diff": None
-        if one.confirmed is None
-        else {s: span(v) for s, v in one.confirmed.on_logit_diff.items()},
+        "on_logit_diff": None if one.confirmed is None else {s: span(v) for s, v in one.confirmed.end_to_end.items()},
         "groups": {
             name: {"edges": len(edges), "ports": ports[name], "gamma": finite(one.gamma[name])}
             | {"acts": one.group_labels[name], "alone": one.dn[name]}
@@ -279,7 +278,7 @@ def replication(cell: Cell, found: Sequence[GateTest]) -> dict[str, Any]:
         others["other words"] = reworded(model, cell.task.test, OTHER_WORDS[name])
     if name == "ioi":
         others["second corruption"] = gw.task("ioi:corruption=all-names", model, **sizes, seed=options.seed).test
-    again = replicate(model, found, others)
+    again = replicate(model, others, found)
     rates = {key: {"gates": len(found), "stand": rate} for key, rate in again.rates.items()}
     for key, rate in again.label_rates.items():
         rates[key]["same_label"] = rate
@@ -288,7 +287,7 @@ def replication(cell: Cell, found: Sequence[GateTest]) -> dict[str, Any]:
         search, test = halves.train[: options.examples], halves.train[options.examples :]
         circuit = gw.find_gates(model, search, "eap", edges=options.edges, joint=False).sound
         first = gw.test_gates(model, search, test=test, of=circuit, most=options.most, confirm=False)
-        again = replicate(model, first, {"other templates": halves.test})
+        again = replicate(model, {"other templates": halves.test}, first)
         rates["other templates"] = {"gates": len(first), "stand": again.rates["other templates"]}
         rates["other templates"]["same_label"] = again.label_rates["other templates"]
     return {key: {name: finite(value) for name, value in row.items()} for key, row in rates.items()}
@@ -310,8 +309,9 @@ def backups(cell: Cell) -> dict[str, Any]:
     nodes = cell.strongest_nodes(cell.options.nodes)
     found = find_backups(cell.model, cell.task.test[: 2 * cell.options.examples], nodes, most=3)
     rows = [
-        {"node": one.node, "stand_in": one.stand_in, "alone": one.alone, "other": one.other, "both": one.both}
-        | {"interplay": span(one.interplay), "frozen": span(one.frozen), "significant": one.significant}
+        {"node": one.node, "stand_in": one.backup}
+        | {"alone": one.loss, "other": one.backup_loss, "both": one.joint_loss, "significant": one.significant}
+        | {"interplay": span(one.self_repair), "frozen": span(one.frozen_self_repair)}
         for one in found
     ]
     return {"nodes": nodes, "tested": rows}

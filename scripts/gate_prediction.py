@@ -25,9 +25,9 @@ SHOWN = ("sum, Ns", "sum, Dn", "sum, mean", "sum, fitted", "pairs, mean", "sum, 
 
 
 def table(folder: Path) -> str:
-    """R2 as it is and after a line, of all models and tasks in the folder."""
+    """R2, uncalibrated and affine-calibrated, of all models and tasks in the folder."""
     lines = [
-        f"| cell | mean, deviation | {' | '.join(SHOWN)} | search pairs |",
+        f"| model x task | mean, standard deviation | {' | '.join(SHOWN)} | search pairs |",
         "|" + " --- |" * (len(SHOWN) + 3),
     ]
     for path in sorted(folder.glob("*.json")):
@@ -35,9 +35,9 @@ def table(folder: Path) -> str:
         by_name = {one["name"]: one for one in found["predictors"]}
         r2 = [f"{by_name[name]['r2']['value']:.2f}, {by_name[name]['calibrated_r2']['value']:.2f}" for name in SHOWN]
         r2 = [f"{cell} ({by_name[name]['parameters']})" for name, cell in zip(SHOWN, r2, strict=True)]
-        measured, again = found["measured"], found["again"]["value"]
-        cells = [f"{found['model']}, {found['task']}", f"{measured['mean']:.2f}, {measured['deviation']:.2f}"]
-        lines.append(f"| {' | '.join([*cells, *r2, f'{again:.2f}'])} |")
+        measured, ceiling = found["measured"], found["ceiling"]["value"]
+        cells = [f"{found['model']}, {found['task']}", f"{measured['mean']:.2f}, {measured['standard_deviation']:.2f}"]
+        lines.append(f"| {' | '.join([*cells, *r2, f'{ceiling:.2f}'])} |")
     return "\n".join(lines)
 
 

@@ -24,9 +24,9 @@ def main() -> None:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         shots = [  # file, width, height, colours, state, what is at the top of the picture
             ("report-gates.png", 1400, 1290, "light", "", "body"),
-            ("report-circuit.png", 1400, 740, "light", "", "#circuit .sublayer"),
-            ("report-node.png", 1400, 780, "dark", f"node={arguments.node}&prompt=2", "#circuit .sublayer"),
-            ("report-phone.png", 390, 844, "light", "", "#circuit .sublayer"),
+            ("report-circuit.png", 1400, 740, "light", "", "#circuit .drawing"),
+            ("report-node.png", 1400, 780, "dark", f"node={arguments.node}&prompt=2", "#circuit .drawing"),
+            ("report-phone.png", 390, 844, "light", "", "#circuit .drawing"),
         ]
         for name, width, height, scheme, state, top in shots:
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)

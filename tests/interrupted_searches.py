@@ -12,7 +12,8 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.methods import discover
+from gatewise.methods import Acdc, EdgePruning, Method, discover_all
+from gatewise.methods.base import SearchDirection
 from gatewise.models.model import Model
 from gatewise.store.checkpoints import Checkpoint
 
@@ -38,21 +39,19 @@ def stopped_after(saves: int, seen: list[int]) -> Iterator[None]:
         yield
 
 
-SEARCHES: dict[str, dict[str, Any]] = {
-    "acdc threshold": {"method": "acdc", "direction": "ns+dn", "threshold": 1e-4},
-    "acdc sizes": {"method": "acdc", "direction": "dn", "edges": [40, 12], "runs": 4, "batch": 3, "chain": 5},
-    "edge-pruning sizes": {"method": "edge-pruning", "direction": "ns+dn", "edges": [40, 12], "steps": 25},
-    "edge-pruning threshold": {"method": "edge-pruning", "direction": "dn", "threshold": 0.5, "steps": 45},
-    "edge-pruning joint": {
-        "method": "edge-pruning", "direction": "ns+dn", "edges": [10], "steps": 65, "combine": "joint", "batch": 3,
-        "draw": "each", "patience": 4, "ramp": 0.5,
-    },
-}  # fmt: skip
+JOINT = EdgePruning(steps=65, combine="joint", batch=3, draw="each", patience=4, ramp=0.5)
+SEARCHES: dict[str, tuple[Method, SearchDirection, dict[str, Any]]] = {
+    "acdc threshold": (Acdc(), "ns+dn", {"threshold": 1e-4}),
+    "acdc sizes": (Acdc(max_thresholds=4, batch=3, chain=5), "dn", {"sizes": [40, 12]}),
+    "edge-pruning sizes": (EdgePruning(steps=25), "ns+dn", {"sizes": [40, 12]}),
+    "edge-pruning threshold": (EdgePruning(steps=45), "dn", {"threshold": 0.5}),
+    "edge-pruning joint": (JOINT, "ns+dn", {"sizes": [10]}),
+}
 
 
-def found(search: str, **more: Any) -> list[Circuit]:
-    result = discover(_model(), random_pairs(), **SEARCHES[search], **more)
-    return result if isinstance(result, list) else [result]
+def found(search: str, **options: Any) -> list[Circuit]:
+    method, direction, asked = SEARCHES[search]
+    return list(discover_all(_model(), random_pairs(), method, [direction], **asked, **options)[direction])
 
 
 @cache

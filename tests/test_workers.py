@@ -18,15 +18,15 @@ import torch
 from processes import working_processes
 from small_models import half, random_pairs, small_model
 
-from gatewise import discover, evaluate, load_model, score_edges, task
+from gatewise import discover, discover_all, evaluate, load_model, score_edges, task
 from gatewise.compute import Compute
 from gatewise.engine import Metric
 from gatewise.engine.runs.batches import batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
+from gatewise.methods import Acdc, Eap, EdgePruning, Method
 from gatewise.methods.base import Problem
-from gatewise.methods.configs import EapConfig
-from gatewise.methods.eap import BLOCKS, blocks_of, eap_block, eap_findings, in_blocks
+from gatewise.methods.eap import BLOCKS, in_blocks
 from gatewise.models import register_architecture, transformer
 from gatewise.models.architectures.llama import llama_parts
 from gatewise.models.model import Model
@@ -54,20 +54,17 @@ def test_evaluations_by_two_processes(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "more"),
-    [("acdc", {"runs": 2}), ("edge-pruning", {"steps": 22, "batch": 4})],
-    ids=["acdc", "edge-pruning"],
+    "method", [Acdc(max_thresholds=2), EdgePruning(steps=22, batch=4)], ids=lambda method: method.name
 )
-def test_directions_side_by_side(model: Model, tmp_path: Path, method: str, more: dict[str, Any]) -> None:
-    asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": [25, 50], **more}
-    one = discover(model, PAIRS[:4], method, **asked)
-    two = discover(model, PAIRS[:4], method, compute=Compute(workers=2, store=tmp_path), **asked)
+def test_directions_side_by_side(model: Model, tmp_path: Path, method: Method) -> None:
+    asked: dict[str, Any] = {"directions": ("ns", "dn", "ns+dn"), "sizes": [25, 50]}
+    one = discover_all(model, PAIRS[:4], method, **asked)
+    two = discover_all(model, PAIRS[:4], method, compute=Compute(workers=2, store=tmp_path), **asked)
     for direction, circuits in one.items():
         assert circuits == two[direction]
         assert all(torch.equal(a.scores, b.scores) for a, b in zip(circuits, two[direction], strict=True))
-    again = discover(
-        model, PAIRS[:4], method, compute=Compute(store=tmp_path), **asked
-    )  # what workers found is what one thread finds
+    # what workers found is what one thread finds
+    again = discover_all(model, PAIRS[:4], method, compute=Compute(store=tmp_path), **asked)
     assert {d: [c.provenance for c in some] for d, some in again.items()} == {
         d: [c.provenance for c in some] for d, some in two.items()
     }
@@ -77,9 +74,9 @@ def test_directions_side_by_side(model: Model, tmp_path: Path, method: str, more
 def test_any_order_of_blocks(model: Model) -> None:
     """Whatever ends first: scores are those of the search in this process."""
     problem = Problem(Setting(model, PAIRS, memory=MEMORY), ("ns",), {"ns": (model.graph.n_edges,)})
-    sums = {block: eap_block(problem, EapConfig(), block) for block in reversed(blocks_of(problem))}
+    sums = {block: Eap().search_part(problem, block) for block in reversed(Eap().parts(problem))}
     assert len(sums) >= 4
-    found = eap_findings(problem, EapConfig(), sums)["ns"][0].scores
+    found = Eap().join_parts(problem, sums)["ns"][0].scores
     assert torch.equal(found, score_edges(model, PAIRS, compute=Compute(memory=MEMORY)).values)
 
 
@@ -99,10 +96,9 @@ def test_eap_by_two_processes_with_own_metric_and_adapter(monkeypatch: pytest.Mo
     register_architecture("other", llama_parts)
     model = load_model(hf)
     assert len(list(batches(model, PAIRS, MEMORY, gradient=True))) >= 4
-    asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": [25, 50], "combine": "max"}
-    asked["metric"] = Metric("half", half)
-    one = discover(model, PAIRS, "eap", compute=Compute(memory=MEMORY), **asked)
-    two = discover(model, PAIRS, "eap", compute=Compute(memory=MEMORY, workers=2), **asked)
+    asked: dict[str, Any] = {"directions": ("ns", "dn", "ns+dn"), "sizes": [25, 50], "metric": Metric("half", half)}
+    one = discover_all(model, PAIRS, Eap(combine="max"), compute=Compute(memory=MEMORY), **asked)
+    two = discover_all(model, PAIRS, Eap(combine="max"), compute=Compute(memory=MEMORY, workers=2), **asked)
     for direction, circuits in one.items():
         assert circuits == two[direction]
         for mine, other in zip(circuits, two[direction], strict=True):
@@ -138,16 +134,9 @@ def test_what_workers_cannot_do(model: Model) -> None:
             metric=lambda logits, pairs: pairs.logit_diff(logits),
             compute=Compute(memory=MEMORY, workers=2),
         )
-    synthetic = load_model("synthetic:and")
+    synthetic, pairs = load_model("synthetic:and"), Pairs.from_tokens([[1]], [[0]], [0], [1])
     with pytest.raises(GatewiseError, match="synthetic:and is made in code and cannot be sent to workers"):
-        discover(
-            synthetic,
-            Pairs.from_tokens([[1]], [[0]], [0], [1]),
-            "acdc",
-            ("ns", "dn"),
-            threshold=0.1,
-            compute=Compute(workers=2),
-        )
+        discover_all(synthetic, pairs, "acdc", ("ns", "dn"), threshold=0.1, compute=Compute(workers=2))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The kinds of gates: their names, the sign that joins the senders of one, and the colour that it has everywhere."""
+"""Types of gates: their names, the sign that joins the senders of one, and the colour that it has everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GATE_TYPES: tuple[GateType, ...] = ("AND", "OR", "ADDER")
 TestedLabel = Literal["AND", "OR", "ADDER", "XOR-like", "inhibiting", "mixed", "undecided"]
 TESTED_LABELS: tuple[TestedLabel, ...] = (*GATE_TYPES, "XOR-like", "inhibiting", "mixed", "undecided")
 GATE_SIGNS: Mapping[str, str] = {"AND": "&", "OR": "|", "ADDER": "+"}
-# Who found an edge, and what the paper's split calls it. Colours of the two differ: found by noising is no AND yet.
+# Which direction found an edge, and its set-difference label. They differ in colour: found by noising is no AND yet.
 FOUND_BY: Mapping[str, str] = {"ns": "noising only", "dn": "denoising only", "both": "both directions"}
 SPLIT: Mapping[str, GateType] = {"ns": "AND", "dn": "OR", "both": "ADDER"}
 FOUND_COLOURS: Mapping[str, str] = {"ns": "#B7791F", "dn": "#A23B8F", "both": "#4A5568"}

@@ -18,13 +18,13 @@ class Bar:
 
     def __init__(self, progress: Progress, task: int, *, lines: bool) -> None:
         self._progress, self._task, self._lines = progress, task, lines
-        self._started = self._said = time.monotonic()
+        self._started = self._last_line = time.monotonic()
 
     def advance(self, steps: float = 1) -> None:
         self._progress.advance(self._task, steps)  # type: ignore[arg-type]
         now = time.monotonic()
-        if self._lines and now - self._said >= _EVERY:
-            self._said = now
+        if self._lines and now - self._last_line >= _EVERY:
+            self._last_line = now
             task = self._progress.tasks[0]
             total = "" if task.total is None else f" of {task.total:,.0f}"
             sys.stderr.write(f"{task.description}: {task.completed:,.0f}{total}, {now - self._started:.0f} s\n")

@@ -17,3 +17,5 @@ toy_models.py        the paper's Table 1, for `gatewise toy`
 truth/               methods and rules against synthetic models, for `gatewise truth`
 cli/                 the commands, registered by the entry points `gatewise.commands`
 """
+
+help_panel = "Repeat the paper"  # the heading of its commands in `gatewise --help`

@@ -14,7 +14,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_each
 from gatewise.engine.patching.edge_ablation import kl_changes
 from gatewise.engine.setting import Setting
-from gatewise.methods import discover
+from gatewise.methods import discover_all
 from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.tasks.pairs import Pairs
@@ -37,8 +37,8 @@ def costly_edges(
     removed_on: how many of the pairs removals are measured on.
     """
     count = min(candidates, model.graph.n_edges)
-    found = discover(model, pairs, method, direction=("ns", "dn"), edges=count)
-    edges = dict.fromkeys(edge for circuit in found.values() for edge in circuit.edges)
+    circuits = discover_all(model, pairs, method, ("ns", "dn"), sizes=(count,))
+    edges = dict.fromkeys(edge for (circuit,) in circuits.values() for edge in circuit.edges)
     costs = costly_alone(Setting(model, pairs[:removed_on]), list(edges), smallest)
     return dict(sorted(costs.items(), key=lambda item: -item[1]))
 

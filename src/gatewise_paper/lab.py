@@ -20,7 +20,7 @@ from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.labels import Gates, label_gates
-from gatewise.methods import discover
+from gatewise.methods import Method, discover, discover_all, find_method
 from gatewise.methods.base import SearchDirection
 from gatewise.models import load_model
 from gatewise.models.model import Model
@@ -234,10 +234,12 @@ class Lab:
         first = self.circuits(task, "acdc", direction)
         if seed == 0:
             return [self._untrimmed(first[size]) for size in sizes]
-        pairs, parameters = self.pairs(task, "acdc", seed, "fixed pairs"), self.preset.parameters.get("acdc", {})
+        pairs, method = self.pairs(task, "acdc", seed, "fixed pairs"), self.method("acdc")
         taus = [first[size].provenance["notes"]["tau"] for size in sizes]
-        more: dict[str, Any] = {"seed": seed, "compute": Compute(store=self.store), **parameters}
-        return [discover(self.model, pairs, "acdc", direction, threshold=tau, **more) for tau in taus]
+        compute = Compute(store=self.store)
+        return [
+            discover(self.model, pairs, method, direction, threshold=tau, seed=seed, compute=compute) for tau in taus
+        ]
 
     def _untrimmed(self, trimmed: Circuit) -> Circuit:
         """What the tau of a circuit keeps: all edges with at least that effect."""
@@ -268,18 +270,20 @@ class Lab:
         **changes: Any,
     ) -> dict[SearchDirection, list[Circuit]]:
         """Circuits of any sizes; `changes`: of the preset's parameters."""
-        parameters = {**self.preset.parameters.get(method, {}), **changes}
-        pairs, kept = self.pairs(task, method, seed, variant), self.store if store else None
-        return discover(
+        circuits = discover_all(
             self.model,
-            pairs,
-            method,
-            direction=directions,
-            edges=sizes,
+            self.pairs(task, method, seed, variant),
+            self.method(method, **changes),
+            directions,
+            sizes=sizes,
             seed=seed,
-            compute=Compute(store=kept),
-            **parameters,
+            compute=Compute(store=self.store if store else None),
         )
+        return {direction: list(sized) for direction, sized in circuits.items()}
+
+    def method(self, name: str, **changes: Any) -> Method:
+        """Return a method with the preset's parameters, some of them changed."""
+        return find_method(name).with_parameters({**self.preset.parameters.get(name, {}), **changes})
 
     def gates(self, task: str, method: str, size: int, seed: int = 0, by: Grouping = "port") -> Gates:
         """The plain split of the Ns and Dn circuits of one size."""

@@ -224,9 +224,8 @@ def _forecast(lab: Lab, searches: Sequence[Search], processes: int) -> str:
     preset, total = lab.preset, 0.0
     try:
         for (task, method, direction, size), count in Counter(_kinds(lab, searches)).items():
-            more: dict[str, Any] = {"dtype": preset.dtype, **preset.parameters.get(method, {})}
-            examples = preset.pairs[method]
-            one = forecast(preset.model, task, method, direction, edges=size, examples=examples, **more)
+            bound, examples = lab.method(method), preset.pairs[method]
+            one = forecast(preset.model, task, bound, direction, edges=size, examples=examples, dtype=preset.dtype)
             total += count * one.seconds
     except GatewiseError as error:
         return f"there is no forecast for these searches: {error}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation import evaluate
-from gatewise.methods import discover
+from gatewise.methods import discover_all
 from gatewise.methods.provenance import versions
 from gatewise.tasks import Task, task
 from gatewise_paper.bottlenecks import costly_edges, strongest_others
@@ -48,7 +48,7 @@ def calibrate(lab: Lab) -> dict[str, Any]:
     tasks: dict[str, Any] = {}
     for name in preset.tasks:
         own = calibration_task(lab, name)
-        circuits = discover(model, own.train, "eap", direction=("ns", "dn"), edges=sizes, seed=SEED)
+        circuits = discover_all(model, own.train, "eap", ("ns", "dn"), sizes=sizes, seed=SEED)
         both = [evaluate(model, own.test, some, random_circuits=0) for some in circuits.values()]
         curves = {
             "faithfulness": [

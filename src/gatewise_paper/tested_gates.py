@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gatewise.engine.patching.edge_ablation import kl_changes
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
-from gatewise.gates.testing.gate_test import GateTest, interactions
+from gatewise.gates.testing.gate_test import GateTest, run_gate_tests
 from gatewise.gates.testing.search import test_gates
 from gatewise_paper.experiment import Measured, Measurement, group, of_kind
 from gatewise_paper.lab import Lab
@@ -63,7 +63,7 @@ def measure(lab: Lab, key: TestedKey) -> list[list[Any]]:
             list(map(list, two.groups.values())),
             two.groups.keys() <= set("QKV"),
         ]
-        for two in interactions(test, list(asked.values()), rest="clean", confirm=False)
+        for two in run_gate_tests(test, list(asked.values()), rest="clean", confirm=False)
     ]
     index = lab.model.graph.index
     removals = [

@@ -94,8 +94,7 @@ def _row(direction: str, method: str, seeds: int) -> ToyRow:
 
 
 def _find(model: Model, method: str, direction: Any, seed: int) -> Circuit:
-    found: Circuit = discover(model, synthetic_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
-    return found
+    return discover(model, synthetic_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
 
 
 def _distance(model: Model, one: Circuit, other: Circuit) -> float:

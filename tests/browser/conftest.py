@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import gatewise as gw
-from gatewise.report.data import report_data
-from gatewise.report.investigation import Report, make_report
+from gatewise.report import Report, make_report
+from gatewise.report.headline import next_steps
 from gatewise.report.page import write_page
 
 _FLAGS = [
@@ -60,12 +60,13 @@ def found() -> Report:
     task = gw.task("ioi", model, examples=16)
     found = make_report(model, task, edges=64, random_circuits=1)
     tested = gw.test_gates(model, task.train, test=task.test, of=found.gates.sound)
-    return replace(found, interactions=tested)
+    return replace(found, gate_tests=tested)
 
 
 @pytest.fixture(scope="session")
 def _data(found: Report) -> dict[str, Any]:
-    return report_data(found, lambda changes: f"gatewise run tiny {dict(changes)}")
+    commands = [f"gatewise run tiny {dict(step.changes)}" for step in next_steps(found)]
+    return {**found.page_data, "command": "gatewise run tiny {}", "next_commands": commands}
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation.verdicts import faithful
 from gatewise.gate_types import FOUND_COLOURS
-from gatewise.report.data import report_data
-from gatewise.report.investigation import Report, make_report
+from gatewise.report import Report, make_report
 from gatewise.report.trust import edge_strength
 
 Open = Callable[..., Any]  # data -> page
@@ -201,12 +200,11 @@ def test_opens_with_the_strongest_edges_and_names(open_page: Open, data: dict[st
 
 
 def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Report) -> None:
-    assert found.nodes is not None
-    name = next(name for name, on in found.nodes.of.items() if on[0].looks)
+    name = next(name for name, on in found.nodes.of.items() if on[0].attention)
     page = open_page(data, state=f"node={name}")
     panel = page.locator("#panel")
-    look = found.nodes.of[name][0].looks[0]
-    assert panel.locator(".look").count() == len(found.nodes.of[name][0].looks)
+    look = found.nodes.of[name][0].attention[0]
+    assert panel.locator(".look").count() == len(found.nodes.of[name][0].attention)
     for side, place in (("clean", 0), ("corrupted", 1)):
         tokens = panel.locator(".look").first.locator(".tokens").nth(place).locator("span")
         assert tokens.all_inner_texts() == list(getattr(found.nodes.prompts[0], side))
@@ -214,51 +212,54 @@ def test_what_a_head_does(open_page: Open, data: dict[str, Any], found: Report) 
         percent = re.search(r": (\d+) %$", tokens.nth(position).get_attribute("title"))
         assert int(percent[1]) == pytest.approx(100 * weight, abs=0.6)  # type: ignore[index]
     writes = panel.locator(".writes").inner_text().replace("\u2212", "-")
-    for value in (found.nodes.of[name][0].correct["clean"], found.nodes.of[name][0].incorrect["corrupted"]):
+    for value in (
+        found.nodes.of[name][0].direct["clean"].correct,
+        found.nodes.of[name][0].direct["corrupted"].incorrect,
+    ):
         assert re.search(rf"{value:+.1g}".replace("+", "\\+?")[:6], writes)
-    for word, _ in found.nodes.of[name][0].promoted["clean"]:
+    for word, _ in found.nodes.of[name][0].direct["clean"].promoted:
         assert word.strip() in writes
     panel.locator(".prompts button").nth(1).click()
     tokens = panel.locator(".look").first.locator(".tokens").first.locator("span")
     assert tokens.all_inner_texts() == list(found.nodes.prompts[1].clean)
-    assert f"Carries {round(100 * found.nodes.worth[name])} %" in panel.inner_text().replace("\u2212", "-")
+    assert f"Normalised effect {round(100 * found.nodes.effect[name])} %" in panel.inner_text().replace("\u2212", "-")
 
 
 def test_tested_gates_come_first(open_page: Open, data: dict[str, Any], found: Report) -> None:
-    assert found.interactions is not None
-    standing = found.interactions.found
-    assert standing, "the fixture has a gate that stands"
+    assert found.gate_tests is not None
+    significant = found.gate_tests.significant
+    assert significant, "the fixture has a significant gate"
     page = open_page(data)
     sections = page.evaluate("[...document.querySelectorAll('main > section')].map((e) => e.id)")
     assert sections.index("tested") < sections.index("circuit")
     cards = page.locator("#tested-cards .gate-card")
-    assert cards.count() == min(6, len(standing))
-    first, card = standing[0], cards.first
+    assert cards.count() == min(6, len(significant))
+    first, card = significant[0], cards.first
     assert card.locator("h3").inner_text().split() == [first.receiver, first.label]
-    assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.all_groups)
+    assert card.locator(".gate-table tbody tr").count() == 2 ** len(first.operands)
     text = card.inner_text().replace("\u2212", "-")
     said = [[float(part) for part in found] for found in re.findall("\u03b3 " + r"(\S+) \((\S+) to (\S+)\)", text)]
-    indices = [one for one in first.intervals["gamma"].values() if math.isfinite(one.value)]
+    indices = [one for one in first.intervals.gamma.values() if math.isfinite(one.value)]
     for numbers, index in zip(said, indices, strict=True):
         assert numbers == pytest.approx([index.value, index.low, index.high], abs=0.006)
-    for name in first.all_groups:
+    for name in first.operands:
         assert first.group_labels[name] in text
     page.locator("#filters summary").click()
     page.locator("#gated").check()
-    grouped = {edge for one in standing for group in one.groups.values() for edge in group}
+    grouped = {edge for one in significant for group in one.groups.values() for edge in group}
     assert names(page) == grouped & set(found.gates.sound)
     card.locator("button").click()
     assert page.locator("#node-title").inner_text().startswith(first.receiver)
-    assert page.locator("#panel .gate-card").count() == sum(one.receiver == first.receiver for one in standing)
+    assert page.locator("#panel .gate-card").count() == sum(one.receiver == first.receiver for one in significant)
 
 
 def test_nothing_is_called_and_or_or_without_a_test(open_page: Open, data: dict[str, Any]) -> None:
-    """What direction found an edge is no gate: the split's names stand only where the split is named."""
+    """What direction found an edge is no gate: set-difference labels stand only where they are called so."""
     for gate in data["gates"]["tested"]:
         gate["label"] = "undecided"
-        for player in gate["all_groups"].values():
-            player["label"] = "undecided"
-            player.pop("split", None)
+        for group in gate["groups"].values():
+            group["label"] = "undecided"
+            group.pop("labels", None)
     data["tables"] = []
     data["facts"], data["trust"], data["next"] = data["facts"][:1], [], []
     data["edges"]["tested"] = [-1] * len(data["edges"]["tested"])
@@ -329,8 +330,7 @@ def test_lines_between_nodes(open_page: Open, data: dict[str, Any], found: Repor
     drawn = [tuple(re.split("->|<", edge)[:2]) for edge in names(page)]
     assert len(drawn) == len(set(drawn)) == len(between) < len(found.gates.sound)
     radii = page.evaluate("gatewiseReport.graph.laid().radii")
-    assert found.nodes is not None
-    heads = sorted((abs(worth), radii[node_id(page, name)]) for name, worth in found.nodes.worth.items())
+    heads = sorted((abs(effect), radii[node_id(page, name)]) for name, effect in found.nodes.effect.items())
     assert [radius for _, radius in heads] == sorted(radius for _, radius in heads)
     with page.expect_download() as waiting:
         page.locator("#save-json").click()
@@ -355,14 +355,14 @@ def test_gates_without_a_mouse(open_page: Open, data: dict[str, Any]) -> None:
 def test_search(open_page: Open, data: dict[str, Any]) -> None:
     page = open_page(data)
     page.locator("#search").fill("m0")
-    assert page.locator("#found li").first.inner_text().startswith("m0")
+    assert page.locator("#matches li").first.inner_text().startswith("m0")
     page.keyboard.press("Enter")
     assert page.locator("#node-title").inner_text().startswith("m0")
     page.locator("#search").fill("a5.h0->logits")
     page.keyboard.press("Enter")
     assert page.locator("#panel h3").first.inner_text() == "a5.h0->logits"
     page.locator("#search").fill("zzz")
-    assert "nothing shown" in page.locator("#found").inner_text()
+    assert "nothing shown" in page.locator("#matches").inner_text()
 
 
 def test_edges_are_drawn_in_the_colours_of_who_found_them(open_page: Open, data: dict[str, Any]) -> None:
@@ -441,7 +441,7 @@ def test_narrow_screens_need_no_sideways_scrolling(
 def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
     data["title"] = data["model"] = data["command"] = HOSTILE
     data["provenance"]["task"] = HOSTILE
-    data["trust"][0]["text"] = data["next"][0]["command"] = HOSTILE
+    data["trust"][0]["text"] = data["next_commands"][0] = HOSTILE
     for example in data["examples"]:
         example["clean"] = example["corrupted"] = HOSTILE
         example["correct"] = [HOSTILE]
@@ -453,15 +453,15 @@ def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
     for on in data["nodes"]["of"].values():
         for one in on:
             for side in ("clean", "corrupted"):
-                one["promoted"][side][0][0] = one["suppressed"][side][0][0] = HOSTILE
+                one["direct"][side]["promoted"][0][0] = one["direct"][side]["suppressed"][0][0] = HOSTILE
     for gate in data["gates"]["tested"]:
         gate["label"] = HOSTILE
-        gate["all_groups"] = {
-            (HOSTILE if i == 0 else name): player for i, (name, player) in enumerate(gate["all_groups"].items())
+        gate["groups"] = {
+            (HOSTILE if i == 0 else name): group for i, (name, group) in enumerate(gate["groups"].items())
         }
         for row in gate["table"]:
             row["set"] = [
-                HOSTILE if name in ("G1", "K", "Q") and HOSTILE in gate["all_groups"] else name for name in row["set"]
+                HOSTILE if name in ("G1", "K", "Q") and HOSTILE in gate["groups"] else name for name in row["set"]
             ]
     page = open_page(data, state=f"node=m0&name={quote(HOSTILE)}")
     page.wait_for_timeout(200)
@@ -532,7 +532,7 @@ def test_pan_and_zoom(open_page: Open, data: dict[str, Any]) -> None:
 def test_a_circuit_without_a_direction_has_no_legend_of_gates(open_page: Open) -> None:
     tiny = gw.load_model("tiny")
     one = make_report(tiny, gw.task("ioi", tiny, examples=8), "eap-ig", edges=32, random_circuits=0, examples=1)
-    page = open_page(report_data(one))
+    page = open_page(one.page_data)
     assert "has no direction" in page.locator("#facts").inner_text()
     assert page.locator("#legend").is_hidden()
     assert names(page) == set(one.circuits()["ns|dn"])

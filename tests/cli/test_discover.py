@@ -60,7 +60,7 @@ def test_json_settings_and_store(
         assert discover(monkeypatch, tmp_path / "out", *options) == 0
         printed.append(json.loads(capsys.readouterr().out))
     assert printed[0] == printed[1]  # the time, too: it was read, not found again
-    assert printed[0]["parameters"] == {"combine": "max", "calibrate": 0}
+    assert printed[0]["parameters"] == {"combine": "max"}
     assert [entry["edges"] for entry in printed[0]["circuits"]] == [50]
     assert Path(printed[0]["circuits"][0]["file"]).name == "eap-ns+dn-50.json"
 

@@ -37,12 +37,12 @@ def test_gates_of_a_synthetic_model(
 
 
 def test_gates_of_tiny_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("tiny", "--edges", 40, "--ratio", 1.25, "--examples", 4, "--no-joint", "--by", "node", "--test")
+    options = ("tiny", "--edges", 40, "--examples", 4, "--no-joint", "--test")
     assert run(monkeypatch, "gates", *options, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["edges"]["ns"], found["edges"]["dn"], found["joint_outside"]) == (40, 32, None)
+    assert (found["edges"]["ns"], found["edges"]["dn"], found["joint_outside"]) == (40, 40, None)
     assert sum(found["by_type"].values()) == found["edges"]["sound"]
-    assert found["agreement"]["edges"] + found["agreement"]["only_split"] == found["edges"]["sound"]
+    assert found["agreement"]["edges"] + found["agreement"]["untested"] == found["edges"]["sound"]
     assert set(found["tested_labels"]) <= {edge for gate in found["gates"] for edge in gate["edges"]}
 
 
@@ -51,7 +51,7 @@ def test_gates_refuses_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "no parameter 'speed'" in capsys.readouterr().err
 
 
-def test_interaction_of_a_head_of_tiny(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gate_of_a_head_of_tiny(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "test-gate", "tiny", "a1.h0", "--examples", 8) == 0
     assert "a1.h0 is " in capsys.readouterr().out
     options = ("-g", "K=<k>", "-g", "V=m0->a1.h0<v>,input->a1.h0<v>", "--rest", "clean", "--examples", 8, "--json")

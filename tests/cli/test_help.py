@@ -20,7 +20,7 @@ from gatewise.circuits import Circuit, Graph
 from gatewise.cli import main as cli
 from gatewise.compute import Compute
 from gatewise.gates import label_gates
-from gatewise.methods import discover
+from gatewise.methods import discover, discover_all
 from gatewise.models import load_model
 from gatewise.tasks import task
 
@@ -75,7 +75,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "my.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (place / "found").mkdir()
     pairs = task("ioi", model, examples=2)
-    found = discover(model, pairs.train, edges=[50, 100], compute=Compute(store=place / "runs/store"))
+    found = discover_all(
+        model, pairs.train, "eap", ["ns"], sizes=[50, 100], compute=Compute(store=place / "runs/store")
+    )["ns"]
     for circuit in found:
         circuit.save(place / f"found/eap-ns-{len(circuit)}.json")
     gates = label_gates(found[0], discover(model, pairs.train, direction="dn", edges=50))
@@ -107,7 +109,7 @@ def test_examples_of_the_help_run(example: str, folder: Path, monkeypatch: pytes
 
 
 def test_help_says_how_it_ends() -> None:
-    for code in ("0 done", "1 done with failures", "2 something you can mend", "130 interrupted"):
+    for code in ("0 done", "1 done with failures", "2 something you can fix", "130 interrupted"):
         assert code in " ".join((COMMAND.help or "").split())
 
 

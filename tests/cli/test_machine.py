@@ -12,7 +12,7 @@ import typer
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.cli import main as cli
-from gatewise.cli.options import Machine, Workers
+from gatewise.cli.options import Machine, Workers, option_words
 from gatewise.errors import GatewiseError
 from gatewise.plan import ACCELERATORS, forecast
 
@@ -123,10 +123,11 @@ def test_synthetic_models_read_no_text(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_words() -> None:
-    assert Machine().words == Workers().words == []
-    assert Workers(workers=2).words == ["--workers", "2"]
+    assert Machine().given == Workers().given == {}
+    assert option_words(Workers(workers=2).given) == ["--workers", "2"]
+    assert option_words({"set": ["a=1", "b=2"], "sizes": None}) == ["--set", "a=1", "--set", "b=2"]
     chosen = Machine(device="cuda", bos=False, first_token=True, memory="1GB")
-    assert chosen.words == ["--device", "cuda", "--no-bos", "--first-token", "--memory", "1GB"]
+    assert option_words(chosen.given) == ["--device", "cuda", "--no-bos", "--first-token", "--memory", "1GB"]
 
 
 def test_a_sweep_takes_them_from_its_grid_and_from_the_command(

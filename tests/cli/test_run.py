@@ -67,7 +67,7 @@ def test_its_command_repeats_it_from_the_store(ran: Result, folder: Path) -> Non
     assert set(content["stability"]) == {"ns", "dn"}
     start = "gatewise run tiny --task ioi --method eap --edges 100 --examples 8 --random 1 --seed 0"
     assert command == f"{start} --out here"
-    assert f"{start} --all" in [step["command"] for step in content["next"]]
+    assert f"{start} --all-gates" in [step["command"] for step in content["next"]]
 
 
 def test_asked_again_it_answers_without_computing(

@@ -34,11 +34,12 @@ def test_show_prints_probabilities(name: str) -> None:
     found = json.loads(run("show", name, "--model", "tiny", "--examples", "4", "--json"))
     assert (found["task"], found["model"], found["bos"], len(found["examples"])) == (name, "tiny", True, 4)
     for example in found["examples"]:
-        assert example["right_on_clean"] > example["wrong_on_clean"]
-        assert 0 <= example["right_on_corrupted"] + example["wrong_on_corrupted"] <= 1 + 1e-5
+        assert example["answers"]["clean"]["correct"] > example["answers"]["clean"]["incorrect"]
+        corrupted = example["answers"]["corrupted"]
+        assert 0 <= corrupted["correct"] + corrupted["incorrect"] <= 1 + 1e-5
     table = run("show", name, "--model", "tiny", "--examples", "4")
     assert found["examples"][0]["clean"].split()[-1] in table
-    assert f"{found['examples'][0]['right_on_clean']:.3f}" in table
+    assert f"{found['examples'][0]['answers']['clean']['correct']:.3f}" in table
 
 
 def test_show_takes_options_behind_the_name() -> None:
@@ -72,7 +73,7 @@ def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:
     assert "pairs to search on: pairwise accuracy 100.0%" in said
     assert "pairs to test on, with BOS (chosen): pairwise accuracy 100.0%" in said
     assert "pairs to test on, without BOS: pairwise accuracy" in said
-    assert "P(right)" in said  # a few examples
+    assert "P(correct)" in said  # a few examples
     found = json.loads(run("check", str(doubtful), "--model", "tiny", "--json"))
     assert (found["train"], found["test"], len(found["warnings"])) == (1, 1, 8)
     assert run("check", str(doubtful), "--model", "tiny").count("warning: ") == 8

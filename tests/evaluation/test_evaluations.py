@@ -23,7 +23,7 @@ def test_measures_are_their_definitions() -> None:
     g, c, without = (run_circuit(model, pairs, x) for x in (model.graph.full(), circuit, ~circuit))
     assert found.faithfulness.mean == pytest.approx(float(kl(g, c).mean()))
     assert found.completeness.mean == pytest.approx(float(kl(without, g).mean()))
-    assert found.completeness_reversed.mean == pytest.approx(float(kl(g, without).mean()))
+    assert found.complement.kl_from_full.mean == pytest.approx(float(kl(g, without).mean()))
     assert found.faithfulness.error == pytest.approx(float(kl(g, c).std()) / len(pairs) ** 0.5)
     assert found.circuit.logit_diff.mean == pytest.approx(float(pairs.logit_diff(c).mean()))
     assert found.complement.accuracy.mean == pytest.approx(float((pairs.logit_diff(without) > 0).double().mean()))

@@ -33,7 +33,7 @@ def test_silent_when_all_is_well() -> None:
         ({"top1_accuracy": 0.0}, "never gives a correct answer"),
         ({"logit_diff_corrupted": 2.9, "logit_diff_error": 0.001}, "3.000 on clean, 2.900 on corrupted"),
         ({"logit_diff_error": 1.5}, "no more than by chance"),
-        ({"right_on_corrupted": 0.95}, "95% of them, and on 90% of the clean"),
+        ({"pairwise_accuracy_corrupted": 0.95}, "95% on them, and 90% on the clean"),
     ],
 )
 def test_each_doubt_alone(changed: dict[str, float], said: str) -> None:
@@ -65,7 +65,7 @@ def test_ability_is_what_its_parts_say(tiny: Model) -> None:
     assert found.pairwise_accuracy == pytest.approx(pairs.pairwise_accuracy(clean).float().mean().item())
     assert found.top1_accuracy == pytest.approx(pairs.top1_accuracy(clean).float().mean().item())
     assert found.logit_diff_clean == pytest.approx(pairs.logit_diff(clean).mean().item())
-    assert found.right_on_corrupted == pytest.approx(pairs.pairwise_accuracy(corrupted).float().mean().item())
+    assert found.pairwise_accuracy_corrupted == pytest.approx(pairs.pairwise_accuracy(corrupted).float().mean().item())
     errors = [pairs.logit_diff(side).double().std().item() / 3 for side in (clean, corrupted)]
     assert found.logit_diff_error == pytest.approx((errors[0] ** 2 + errors[1] ** 2) ** 0.5)
     assert found.logit_diff_corrupted == pytest.approx(pairs.logit_diff(corrupted).mean().item())

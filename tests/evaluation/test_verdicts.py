@@ -14,9 +14,9 @@ import gatewise as gw
 from gatewise.evaluation.evaluations import Behaviour, Evaluation
 from gatewise.evaluation.verdicts import against_chance, complete, doubts, faithful
 from gatewise.models.model import Model
+from gatewise.report import Report, make_report
 from gatewise.report.headline import doubts as all_doubts
 from gatewise.report.headline import facts, headline, trust
-from gatewise.report.investigation import Report, make_report
 from gatewise.statistics import Measure
 from gatewise.tasks import Task
 
@@ -105,7 +105,7 @@ def test_saturated_completeness_is_said() -> None:
     broken = evaluation(GOOD.circuit, behaviour(0.0, 0.5, 1.5))
     half = evaluation(behaviour(2.0, 0.8, 0.5), behaviour(2.0, 0.9, 0.4), edges=50)
     assert complete([half, broken]).level == "note"
-    assert "it breaks" in complete([half, broken]).text
+    assert "this is breakage" in complete([half, broken]).text
     kept = evaluation(GOOD.circuit, behaviour(2.0, 0.9, 0.9))
     assert complete([half, kept]).level == "note"
     assert "50% of the logit difference is left" in complete([half, kept]).text

@@ -1,4 +1,4 @@
-"""Stand-ins: a synthetic backup, a series that is none, logit differences against plain runs, and circuits made
+"""Backups: a synthetic one, a series that is none, logit differences against plain runs, and circuits made
 complete."""
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def with_backup() -> Model:
     return logic_model("synthetic:backup", ["A1", "A2"], layers, "out", emitted=emitted, stray=stray)
 
 
-def test_a_backup_stands_in() -> None:
-    found = {one.stand_in: one for one in find_backups(with_backup(), synthetic_pairs(8), ["B1"])}
+def test_a_backup_is_found() -> None:
+    found = {one.backup: one for one in find_backups(with_backup(), synthetic_pairs(8), ["B1"])}
     one = found["B2"]
-    assert (one.alone, one.other, one.both) == pytest.approx((0, 0, 1))
-    assert one.interplay.value == one.frozen.value == pytest.approx(1)
+    assert (one.loss, one.backup_loss, one.joint_loss) == pytest.approx((0, 0, 1))
+    assert one.self_repair.value == one.frozen_self_repair.value == pytest.approx(1)
     assert one.significant
 
 
-def test_nodes_in_series_do_not_stand_in_for_each_other() -> None:
+def test_nodes_in_series_do_not_back_up_each_other() -> None:
     assert not any(one.significant for one in find_backups(synthetic_model("and"), synthetic_pairs(8), ["B", "A1"]))
 
 
@@ -53,14 +53,14 @@ def test_losses_are_those_of_plain_runs() -> None:
     found = find_backups(model, pairs, ["a0.h1"], most=2)
     assert len(found) == 2
     for one in found:
-        sets = (("a0.h1",), (one.stand_in,), ("a0.h1", one.stand_in))
+        sets = (("a0.h1",), (one.backup,), ("a0.h1", one.backup))
         expected = [float((logit_diff() - logit_diff(*gone)) / total) for gone in sets]
-        assert (one.alone, one.other, one.both) == pytest.approx(expected, abs=1e-9)
-        assert one.interplay.value == pytest.approx(one.both - one.alone - one.other, abs=1e-9)
-        assert one.frozen.value != pytest.approx(one.interplay.value, abs=1e-6)
+        assert (one.loss, one.backup_loss, one.joint_loss) == pytest.approx(expected, abs=1e-9)
+        assert one.self_repair.value == pytest.approx(one.joint_loss - one.loss - one.backup_loss, abs=1e-9)
+        assert one.frozen_self_repair.value != pytest.approx(one.self_repair.value, abs=1e-6)
 
 
-def test_complete_finds_what_neither_direction_sees() -> None:
+def test_added_backups_are_what_neither_direction_sees() -> None:
     """Random nested models: EAP misses gates behind gates of the other type."""
     true = found = hits = before = 0
     for seed in range(8):
@@ -79,7 +79,7 @@ def test_complete_finds_what_neither_direction_sees() -> None:
     assert hits >= 0.95 * found
 
 
-def test_complete_adds_the_strongest_first_and_no_more_than_asked() -> None:
+def test_add_backups_adds_the_strongest_first_and_no_more_than_asked() -> None:
     synthetic = random_logic_model(0, nested=True, dtype=torch.float64)
     start = synthetic.model.graph.circuit(["out->logits"])
     assert len(add_backups(synthetic.model, synthetic.pairs, start, most=1)) <= 2

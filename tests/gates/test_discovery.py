@@ -1,4 +1,4 @@
-"""`find_gates`: the searches it makes, what it refuses, and the agreement of split and tested labels."""
+"""`find_gates`: the searches it makes, what it refuses, and the agreement of set-difference and tested labels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import gatewise as gw
 from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_agreement, label_gates, labels_by_test, test_edge_pairs
+from gatewise.methods import Eap
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.models.synthetic.random_circuits import random_logic_model
 
@@ -22,7 +23,7 @@ def test_it_is_the_two_searches_and_the_split() -> None:
     for circuit, direction in ((gates.ns, "ns"), (gates.dn, "dn"), (gates.joint, "ns+dn")):
         assert circuit == gw.discover(MODEL, PAIRS, "acdc", direction, threshold=0.01, seed=3)  # type: ignore[call-overload]
     assert gates == label_gates(gates.ns, gates.dn, joint=gates.joint)
-    assert gates.outside() == 0
+    assert gates.joint_outside() == 0
 
 
 def test_sizes_and_options(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_sizes_and_options(tmp_path: Path) -> None:
 
 
 def test_files_round_trip(tmp_path: Path) -> None:
-    gates = gw.find_gates(MODEL, PAIRS, edges=5, combine="max")
+    gates = gw.find_gates(MODEL, PAIRS, Eap(combine="max"), edges=5)
     gates.save(tmp_path / "gates.safetensors")
     loaded = Gates.load(tmp_path / "gates.safetensors")
     assert loaded == gates
@@ -73,7 +74,7 @@ def test_agreement_on_the_combined_toy() -> None:
     tested = labels_by_test(test_edge_pairs(MODEL, PAIRS, gates.sound))
     found = label_agreement(gates, tested)
     assert found.table == {"AND": {"AND": 1}, "OR": {"OR": 1}, "ADDER": {"AND": 1, "OR": 1, "ADDER": 2}}
-    assert (found.edges, found.only_split) == (6, 1)  # C->logits has no partner
+    assert (found.edges, found.untested) == (6, 1)  # C->logits has no partner
     assert found.share == pytest.approx(4 / 6)
     assert [found.of_type(kind) for kind in ("AND", "OR", "ADDER")] == [1, 1, 0.5]  # type: ignore[arg-type]
     assert found.to_json()["share_by_type"]["ADDER"] == 0.5

@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gatewise as gw
+from gatewise.methods import find_method
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.safetensors"
-_SIZES = {"tiny": [20, 100, 400], "planted": [4, 8, 12]}
+_SIZES = {"tiny": [20, 100, 400], "planted": [4, 8, 12]}  # `planted`: what the record calls a synthetic model
 _PARAMETERS: dict[str, dict[str, Any]] = {
-    "acdc": {"tolerance": 1.0, "runs": 4},
+    "acdc": {"tolerance": 1.0, "max_thresholds": 4},
     "eap": {},
     "eap-ig": {"steps": 3},
     "edge-pruning": {"steps": 30, "batch": 4, "draw": "one"},
@@ -39,17 +40,17 @@ class Case:
     examples: int
     method: str
     direction: str
-    how: dict[str, Any]  # edges or threshold
+    how: dict[str, Any]  # sizes or threshold
     parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return f"{self.model}/{self.method}/{self.direction}/{next(iter(self.how))}"
+        return f"{self.model}/{self.method}/{self.direction}/{'edges' if 'sizes' in self.how else 'threshold'}"
 
     def run(self, model: Any, pairs: Any) -> dict[str, Tensor]:
         """Which edges each circuit keeps, and the scores, by name."""
-        found = gw.discover(model, pairs, self.method, self.direction, **self.how, **self.parameters)
-        circuits = found if isinstance(found, list) else [found]
+        method = find_method(self.method).with_parameters(self.parameters)
+        circuits = gw.discover_all(model, pairs, method, [self.direction], **self.how)[self.direction]
         record: dict[str, Tensor] = {}
         for i, circuit in enumerate(circuits):
             record[f"{self.name}/{i}/edges"] = torch.tensor(circuit.indices, dtype=torch.int32)
@@ -64,7 +65,7 @@ def small_cases() -> Iterator[Case]:
         for method, parameters in _PARAMETERS.items():
             for direction in ("ns", "dn", "ns+dn") if method != "eap-ig" else ("ns",):
                 sizes = _SIZES[model][:1] if method == "acdc" and model == "tiny" else _SIZES[model]  # the rest is slow
-                yield Case(model, examples, method, direction, {"edges": sizes}, parameters)
+                yield Case(model, examples, method, direction, {"sizes": sizes}, parameters)
                 if method in _THRESHOLDS:
                     yield Case(model, examples, method, direction, {"threshold": _THRESHOLDS[method]}, parameters)
 
@@ -72,12 +73,12 @@ def small_cases() -> Iterator[Case]:
 def large_cases() -> Iterator[Case]:
     """One search by ACDC and one by EAP in a real model."""
     yield Case("smollm2-135m", 4, "acdc", "ns", {"threshold": 0.1})
-    yield Case("smollm2-135m", 8, "eap", "ns+dn", {"edges": [100, 500]})
+    yield Case("smollm2-135m", 8, "eap", "ns+dn", {"sizes": [100, 500]})
 
 
 def load(name: str) -> tuple[Any, Any]:
     """The model of cases, and pairs for it."""
-    if name == "planted":  # what synthetic models were called when the record was made
+    if name == "planted":
         from gatewise.models.synthetic.random_circuits import random_logic_model
 
         synthetic = random_logic_model(7, nested=True, noise=0.05)

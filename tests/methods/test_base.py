@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from gatewise.engine import Metric
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods import Finding, Method, Problem, ranked
+from gatewise.methods import Acdc, EdgePruning, Finding, Method, Problem, find_method, ranked
 from gatewise.methods.acdc.search import receiver_order, sender_order
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
@@ -91,7 +91,7 @@ def test_eap_is_the_derivative_of_the_ablated_runs(architecture: str, ablation: 
 @pytest.mark.parametrize("ablation", ABLATIONS)
 def test_edge_pruning_trains_on_the_ablated_runs(ablation: Any) -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    found = gw.discover(model, pairs, "edge-pruning", edges=30, steps=150, ablation=ablation, metric=OWN)
+    found = gw.discover(model, pairs, EdgePruning(steps=150), edges=30, ablation=ablation, metric=OWN)
     assert len(found) == 30
     random = [model.graph.random_circuit(30, seed) for seed in range(9)]
     reference = gw.run_circuit(model, pairs)
@@ -123,7 +123,7 @@ def test_evaluate_and_effects_measure_what_the_reference_does(ablation: Any) -> 
 def test_what_has_no_meaning_is_refused() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     with pytest.raises(GatewiseError, match="denoising starts from a corrupted run"):
-        gw.discover(model, pairs, "eap", ("ns", "dn"), edges=5, ablation="zero")  # type: ignore[call-overload]
+        gw.discover_all(model, pairs, "eap", ("ns", "dn"), sizes=[5], ablation="zero")
     with pytest.raises(GatewiseError, match="gradient is 0"):
         gw.discover(model, pairs, "eap", edges=5, metric="kl")
     with pytest.raises(GatewiseError, match="no direction and no ablation"):
@@ -143,11 +143,11 @@ def test_what_has_no_meaning_is_refused() -> None:
 @pytest.mark.parametrize("method", ["eap", "acdc", "edge-pruning"])
 def test_several_directions_at_once_are_those_asked_for_one_by_one(method: str) -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    more: dict[str, Any] = {"steps": 12} if method == "edge-pruning" else {}
-    together = gw.discover(model, pairs, method, direction=("ns", "dn", "ns+dn"), edges=[8, 20], **more)
+    bound = find_method(method).with_parameters({"steps": 12} if method == "edge-pruning" else {})
+    together = gw.discover_all(model, pairs, bound, ("ns", "dn", "ns+dn"), sizes=[8, 20])
     assert list(together) == ["ns", "dn", "ns+dn"]
     for direction, circuits in together.items():
-        alone = gw.discover(model, pairs, method, direction, edges=[8, 20], **more)
+        alone = gw.discover_all(model, pairs, bound, [direction], sizes=[8, 20])[direction]
         assert circuits == alone
         for one, other in zip(circuits, alone, strict=True):
             assert torch.equal(one.scores, other.scores)
@@ -155,25 +155,35 @@ def test_several_directions_at_once_are_those_asked_for_one_by_one(method: str) 
 
 
 def test_edge_pruning_trains_two_masks_for_three_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gatewise.methods.edge_pruning as module
+    import gatewise.methods.edge_pruning.method as module
 
     trained, train = [], module.train
     monkeypatch.setattr(module, "train", lambda *given: (trained.append(given[0].directions), train(*given))[1])
-    gates = gw.find_gates(small_model("gpt2"), random_pairs(), "edge-pruning", edges=10, steps=8)
+    gates = gw.find_gates(small_model("gpt2"), random_pairs(), EdgePruning(steps=8), edges=10)
     assert trained == [("ns",), ("dn",)]
     assert gates.joint is not None
 
 
 def test_directions_of_different_sizes_and_stores(tmp_path: Any) -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    asked: dict[str, Any] = {"direction": ("ns", "dn", "ns+dn"), "edges": {"ns": 10, "dn": 5, "ns+dn": [10, 3]}}
-    found = gw.discover(model, pairs, "edge-pruning", compute=Compute(store=tmp_path), **asked, steps=8)
-    assert [len(found["ns"]), len(found["dn"]), *map(len, found["ns+dn"])] == [10, 5, 10, 3]
-    alone = gw.discover(model, pairs, "edge-pruning", "dn", edges=5, steps=8, compute=Compute(store=tmp_path))
-    assert alone == found["dn"]
-    assert alone.provenance["time"] == found["dn"].provenance["time"]  # it came from the store
-    with pytest.raises(GatewiseError, match="edges has sizes for ns; the directions are ns, dn"):
-        gw.discover(model, pairs, direction=("ns", "dn"), edges={"ns": 4})
+    method, compute = EdgePruning(steps=8), Compute(store=tmp_path)
+    sizes: dict[Any, tuple[int, ...]] = {"ns": (10,), "dn": (5,), "ns+dn": (10, 3)}
+    found = gw.discover_all(model, pairs, method, ("ns", "dn", "ns+dn"), sizes=sizes, compute=compute)
+    assert {direction: tuple(map(len, circuits)) for direction, circuits in found.items()} == sizes
+    alone = gw.discover(model, pairs, method, "dn", edges=5, compute=compute)
+    assert (alone,) == found["dn"]
+    assert alone.provenance["time"] == found["dn"][0].provenance["time"]  # it came from the store
+    with pytest.raises(GatewiseError, match="sizes are given for ns; the directions are ns, dn"):
+        gw.discover_all(model, pairs, directions=("ns", "dn"), sizes={"ns": [4]})
+
+
+def test_parameters_are_part_of_the_method_and_of_what_is_stored(tmp_path: Any) -> None:
+    model, pairs, compute = small_model("gpt2"), random_pairs(), Compute(store=tmp_path)
+    for method in (Acdc(), replace(Acdc(), combine="either")):
+        for _ in range(2):
+            circuit = gw.discover(model, pairs, method, "ns+dn", threshold=0.01, compute=compute)
+            assert circuit.provenance["parameters"]["combine"] == method.combine
+    assert len(list(tmp_path.glob("*/*"))) == 2
 
 
 def test_a_bare_function_as_metric_is_not_stored(tmp_path: Any) -> None:
@@ -204,21 +214,17 @@ def test_a_setting_checks_and_runs_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_circuit_without_a_path_is_told_and_the_connected_one_has_one() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     with pytest.warns(GatewiseWarning, match="has no path from the input to the logits"):
-        gw.discover(model, pairs, OneEdge, edges=1)
+        gw.discover(model, pairs, OneEdge(), edges=1)
     connected = gw.discover(model, pairs, "eap", edges=5, select="connected")
     assert len(connected) == 5
     assert connected.connected() == connected
 
 
 @dataclass(frozen=True)
-class NoConfig:
-    pass
+class OneEdge(Method):
+    ranks_once = True
 
-
-def _one_edge(problem: Problem, _config: NoConfig) -> dict[Any, list[Finding]]:
-    scores = torch.zeros(problem.graph.n_edges)
-    scores[problem.graph.index("m0->m1")] = 1.0
-    return ranked(problem, dict.fromkeys(problem.directions, scores))
-
-
-OneEdge = Method("one-edge", "for tests", NoConfig, _one_edge, ranks_once=True)
+    def search(self, problem: Problem) -> dict[Any, list[Finding]]:
+        scores = torch.zeros(problem.graph.n_edges)
+        scores[problem.graph.index("m0->m1")] = 1.0
+        return ranked(problem, dict.fromkeys(problem.directions, scores))

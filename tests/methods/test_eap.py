@@ -16,8 +16,7 @@ from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import both_runs
 from gatewise.engine.runs.batches import bytes_per_example
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods import discover, score_edges
-from gatewise.methods.configs import EapConfig
+from gatewise.methods import Eap, EapIg, discover, discover_all, score_edges
 from gatewise.methods.eap import combined
 from gatewise.models.components import Attention
 from gatewise.models.layout import Layout
@@ -100,7 +99,7 @@ def test_equals_the_textbook(architecture: str, dtype: torch.dtype, tolerance: f
 def test_integrated_equals_the_textbook(architecture: str) -> None:
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
     for steps in (3, 8, 17):
-        found = score_edges(model, pairs, "eap-ig", steps=steps).values
+        found = score_edges(model, pairs, EapIg(steps=steps)).values
         assert_close(found, textbook(model, pairs, steps=steps), 1e-10)
 
 
@@ -146,7 +145,7 @@ def test_both_directions_are_combined() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     ns, dn, both = (score_edges(model, pairs, direction=d).values for d in ("ns", "dn", "ns+dn"))  # type: ignore[arg-type]
     torch.testing.assert_close(both, ns + dn)
-    largest = score_edges(model, pairs, direction="ns+dn", combine="max").values
+    largest = score_edges(model, pairs, Eap(combine="max"), "ns+dn").values
     assert torch.equal(largest, torch.where(ns.abs() >= dn.abs(), ns, dn))
     assert combined(torch.tensor([[1.0, -3.0, 2.0], [-1.0, 2.0, -4.0]]), "max").tolist() == [1.0, -3.0, -4.0]
 
@@ -213,7 +212,7 @@ def test_integration_is_complete_at_the_input(architecture: str) -> None:
     truth = pairs.logit_diff(last_logits(model, pairs, "corrupted")) - pairs.logit_diff(last_logits(model, pairs))
     errors = []
     for steps in (150, 300):
-        scores = model.graph.matrix(score_edges(model, pairs, "eap-ig", steps=steps).values)
+        scores = model.graph.matrix(score_edges(model, pairs, EapIg(steps=steps)).values)
         errors.append(abs(float(scores[:, 0].sum() - truth.mean())))
     assert errors[1] < 0.02 * float(truth.abs().mean())
     assert errors[1] < 0.6 * errors[0]
@@ -221,13 +220,13 @@ def test_integration_is_complete_at_the_input(architecture: str) -> None:
 
 def test_one_step_of_integration_is_ns() -> None:
     model, pairs = small_model("neox"), random_pairs()
-    assert torch.equal(score_edges(model, pairs, "eap-ig", steps=1).values, score_edges(model, pairs).values)
+    assert torch.equal(score_edges(model, pairs, EapIg(steps=1)).values, score_edges(model, pairs).values)
 
 
 def test_sizes_are_exact_and_nested() -> None:
     model, pairs = small_model("llama"), random_pairs()
     sizes = [1, 10, 50, model.graph.n_edges]
-    circuits = discover(model, pairs, "eap", edges=sizes)
+    circuits = discover_all(model, pairs, "eap", ["ns"], sizes=sizes)["ns"]
     assert [len(circuit) for circuit in circuits] == sizes
     for small, large in pairwise(circuits):
         assert small & large == small
@@ -274,10 +273,10 @@ def test_leaves_the_model_as_it_was() -> None:
 def test_errors_say_the_way_out() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
     with pytest.raises(GatewiseError, match="'sum' or 'max'"):
-        EapConfig(combine="mean")  # type: ignore[arg-type]
+        Eap(combine="mean")  # type: ignore[arg-type]
     for steps in (0, -1, 2.5, True):
         with pytest.raises(GatewiseError, match="at least 1"):
-            score_edges(model, pairs, "eap-ig", steps=steps)
+            score_edges(model, pairs, EapIg(steps=steps))
     for direction in ("dn", "ns+dn"):
         with pytest.raises(GatewiseError, match="method='eap'"):
             score_edges(model, pairs, "eap-ig", direction)  # type: ignore[arg-type]

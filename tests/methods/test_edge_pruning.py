@@ -12,28 +12,19 @@ from small_models import problem, random_pairs, small_model
 from gatewise.engine.runs.batches import bytes_per_example
 from gatewise.errors import GatewiseError
 from gatewise.methods.base import Finding, Problem
-from gatewise.methods.edge_pruning import (
-    EDGE_PRUNING,
-    EdgePruningConfig,
-    Goal,
-    Objective,
-    Training,
-    expected_mask,
-    probability_above,
-    sample_mask,
-    search,
-    settled,
-    take_step,
-)
+from gatewise.methods.edge_pruning.hard_concrete import expected_mask, probability_above, sample_mask
+from gatewise.methods.edge_pruning.method import EdgePruning
+from gatewise.methods.edge_pruning.objective import Objective
+from gatewise.methods.edge_pruning.training import Goal, Training, settled, take_step
 from gatewise.models.loader import load_model
 from gatewise.models.synthetic.logic_model import synthetic_pairs
 
-QUICK = EdgePruningConfig(steps=20)
+QUICK = EdgePruning(steps=20)
 
 
 def run(asked: Problem, **parameters: object) -> list[Finding]:
     """Of the first direction."""
-    return search(asked, replace(QUICK, **parameters))[asked.directions[0]]  # type: ignore[arg-type]
+    return replace(QUICK, **parameters).search(asked)[asked.directions[0]]  # type: ignore[arg-type]
 
 
 def small_problem(direction: str = "ns", sizes: tuple[int, ...] = (10,), seed: int = 0, **others: object) -> Problem:
@@ -123,8 +114,8 @@ def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss(draw: Any) ->
     """One step as published, against autograd on KL + lambda1 (t - s) + lambda2 (t - s)^2; lambda1 has any sign."""
     asked = small_problem()
     n = asked.model.graph.n_edges
-    config = EdgePruningConfig(schedule="linear", steps=10, ramp=0.0, warm_up=0.0, draw=draw)
-    state = Training.begin(n, config, seed=3)
+    method = EdgePruning(schedule="linear", steps=10, ramp=0.0, warm_up=0.0, draw=draw)
+    state = Training.begin(n, method.start, seed=3)
     state.parameters[-2:] = torch.tensor([-2.0, 5.0])
     log_alpha = state.log_alpha.clone().requires_grad_(True)
     lambdas = state.parameters[-2:].clone().requires_grad_(True)
@@ -137,7 +128,7 @@ def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss(draw: Any) ->
     sparsity, target = 1 - probability_above(log_alpha, 0.0).mean(), 1 - 10 / n
     loss = (mask * into_mask).sum() + lambdas[0] * (target - sparsity) + lambdas[1] * (target - sparsity).square()
     into_alpha, into_lambdas = torch.autograd.grad(loss, (log_alpha, lambdas))
-    take_step(objective, state, Goal(10, n), config)
+    take_step(objective, state, Goal(10, n), method)
     found = state.first / 0.1  # Adam's mean after one step
     torch.testing.assert_close(found[:-2], into_alpha, rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(found[-2:], -into_lambdas, rtol=1e-4, atol=1e-7)
@@ -146,7 +137,7 @@ def test_lagrangian_gradient_is_the_derivative_of_the_printed_loss(draw: Any) ->
 def test_a_training_continues_from_its_state_as_if_it_had_not_stopped() -> None:
     asked, goal = small_problem(), Goal(10, 100)
     objective = Objective(asked.setting, ("ns",), 2)
-    state = Training.begin(asked.model.graph.n_edges, QUICK, seed=0)
+    state = Training.begin(asked.model.graph.n_edges, QUICK.start, seed=0)
     for _ in range(3):
         take_step(objective, state, goal, QUICK)
     tensors = {name: getattr(state, name).clone() for name in ("parameters", "first", "second", "generator")}
@@ -174,7 +165,7 @@ TABLE_1 = [  # how many of the gate's two edges are found
 def synthetic_circuit(kind: str, direction: str, seed: int = 0, draw: Any = "one") -> set[str]:
     model = load_model(f"synthetic:{kind}")
     asked = problem(model, synthetic_pairs(), direction, threshold=0.5, seed=seed)
-    (finding,) = search(asked, EdgePruningConfig(draw=draw))[direction]  # type: ignore[index]
+    (finding,) = EdgePruning(draw=draw).search(asked)[direction]  # type: ignore[index]
     return {model.graph.edges[i] for i in finding.mask.nonzero().flatten().tolist()}
 
 
@@ -269,17 +260,17 @@ def test_a_trained_circuit_beats_random_ones() -> None:
 
 
 def test_training_stops_when_size_and_divergence_have_settled() -> None:
-    config, goal = EdgePruningConfig(steps=100, ramp=0.2, patience=20), Goal(10, 110)
-    state = Training.begin(110, config, seed=0)
+    method, goal = EdgePruning(steps=100, ramp=0.2, patience=20), Goal(10, 110)
+    state = Training.begin(110, method.start, seed=0)
 
     def stops(history: list[tuple[float, float]], step: int = 40) -> bool:
-        return settled(replace(state, step=step, history=history), goal, config)
+        return settled(replace(state, step=step, history=history), goal, method)
 
     assert stops([(0.5, 10.1)] * 40)
     assert not stops([(0.5, 10.1)] * 40, step=39)  # the ramp and `patience` steps come first
     assert not stops([(0.5, 12.0)] * 40)
     assert not stops([(1 - step / 100, 10.0) for step in range(40)])
-    assert not settled(replace(state, step=90, history=[(0.5, 10.1)] * 90), Goal(), config)
+    assert not settled(replace(state, step=90, history=[(0.5, 10.1)] * 90), Goal(), method)
 
 
 @pytest.mark.parametrize(
@@ -296,4 +287,4 @@ def test_training_stops_when_size_and_divergence_have_settled() -> None:
 )
 def test_bad_parameters_are_refused(parameters: dict[str, object], message: str) -> None:
     with pytest.raises(GatewiseError, match=message):
-        EDGE_PRUNING.config(**parameters)
+        EdgePruning(**parameters)  # type: ignore[arg-type]

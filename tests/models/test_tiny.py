@@ -82,10 +82,10 @@ def test_five_layers_have_a_node_worth_a_twentieth_of_the_logit_diff(tiny: Model
 
 
 def test_heads_that_learnt_the_same_stand_in_for_each_other(tiny: Model, indirect_objects: Pairs) -> None:
-    found = {(one.node, one.stand_in): one for one in find_backups(tiny, indirect_objects, ["a2.h0", "a4.h0"], most=2)}
+    found = {(one.node, one.backup): one for one in find_backups(tiny, indirect_objects, ["a2.h0", "a4.h0"], most=2)}
     for pair in (("a2.h0", "a3.h0"), ("a4.h0", "a5.h0")):
         assert found[pair].significant
-        assert min(found[pair].alone, found[pair].other) > 0.05
+        assert min(found[pair].loss, found[pair].backup_loss) > 0.05
 
 
 def test_it_has_the_graph_it_was_made_for(tiny: Model) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import evaluate
 from gatewise.gate_types import GateType
-from gatewise.methods import discover
+from gatewise.methods import discover, discover_all
 from gatewise.models.synthetic import random_circuits
 from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise_paper.bottlenecks import costly_alone, costly_edges, strongest_others
@@ -49,8 +48,8 @@ def test_what_is_left_in_place_is_in_no_circuit() -> None:
 
 def _more_complete(synthetic: SyntheticModel, left: dict[str, float], edges: int) -> float:
     """What removing the Ns+Dn circuit destroys beyond what removing the Ns circuit does."""
-    ranked: dict[str, Circuit] = discover(synthetic.model, synthetic.pairs, "eap", ("ns", "ns+dn"), edges=edges)
-    circuits = [strongest_others(one, left, [edges])[0] for one in ranked.values()]
+    ranked = discover_all(synthetic.model, synthetic.pairs, "eap", ("ns", "ns+dn"), sizes=[edges])
+    circuits = [strongest_others(circuit, left, [edges])[0] for (circuit,) in ranked.values()]
     ns, both = evaluate(synthetic.model, synthetic.pairs, circuits, random_circuits=0)
     return both.destroyed - ns.destroyed
 

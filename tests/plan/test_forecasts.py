@@ -16,6 +16,7 @@ from gatewise.engine.runs.batches import MOST_WITH_GRADIENT
 from gatewise.engine.runs.counting import Counter
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
+from gatewise.methods import EdgePruning
 from gatewise.models.config import empty_model
 from gatewise.plan import forecast
 from gatewise.plan.shapes import KNOWN, known_shape
@@ -118,12 +119,12 @@ def test_advice() -> None:
 def test_steps_of_edge_pruning_cost_what_is_open() -> None:
     """With a mask for each example; one mask for all is run whole at every step."""
     few, many, first = (
-        forecast("tiny", "ioi", "edge-pruning", examples=8, draw="each", **asked)
-        for asked in ({"edges": 20}, {"edges": 3_000}, {"edges": 20, "steps": 2})
+        forecast("tiny", "ioi", EdgePruning(draw="each", steps=steps), examples=8, edges=edges)
+        for edges, steps in ((20, 300), (3_000, 300), (20, 2))
     )
     assert few.f < 0.8 * many.f
     assert first.f / 2 > 1.2 * few.f / 300  # the first steps are the dear ones
-    one, other = (forecast("tiny", "ioi", "edge-pruning", examples=8, draw="one", edges=edges) for edges in (20, 3_000))
+    one, other = (forecast("tiny", "ioi", EdgePruning(draw="one"), examples=8, edges=edges) for edges in (20, 3_000))
     assert one.f == other.f
 
 

@@ -67,7 +67,7 @@ def test_a_task_stands_for_its_pairs(tiny: Model, task: Task) -> None:
 
 def test_edges_may_be_a_share(tiny: Model, task: Task) -> None:
     assert gw.discover(tiny, task, edges=0.01) == gw.discover(tiny, task, edges=36)
-    assert [len(one) for one in gw.discover(tiny, task, edges=[0.01, 50])] == [36, 50]
+    assert [len(one) for one in gw.discover_all(tiny, task, "eap", ["ns"], sizes=[0.01, 50])["ns"]] == [36, 50]
     assert len(gw.find_gates(tiny, task, edges=0.01, joint=False).ns) == 36
     for incorrect in (1.0, 20.5, -0.1, True, float("nan")):
         with pytest.raises(gw.GatewiseError, match="a share between 0 and 1 of the 3,628 edges"):

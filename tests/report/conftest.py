@@ -1,11 +1,11 @@
-"""One small investigation for all tests of the report."""
+"""One small report for all tests of the report."""
 
 from __future__ import annotations
 
 import pytest
 
 import gatewise as gw
-from gatewise.report.investigation import Report, make_report
+from gatewise.report import Report, make_report
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from small_models import random_pairs, small_model
 import gatewise as gw
 from gatewise.engine.patching.node_patching import Receivers
 from gatewise.engine.setting import Batch, Setting
-from gatewise.report.investigation import Report
+from gatewise.report import Report
 from gatewise.report.node_behaviour import shown_nodes
 from gatewise.report.trust import edge_strength, strongest_nodes
 
@@ -26,9 +26,9 @@ def test_attention_is_that_of_the_library(kind: str) -> None:
                 attentions = model.hf(tokens[row : row + 1, -length:], output_attentions=True).attentions
             for name in heads:
                 layer, head = (int(part) for part in name[1:].split(".h"))
-                looks = found.of[name][row].looks
-                assert looks[0].position == length - 1
-                for look in looks:
+                rows = found.of[name][row].attention
+                assert rows[0].position == length - 1
+                for look in rows:
                     expected = attentions[layer][0, head, look.position]
                     shown = dict(look.weights[side])  # type: ignore[index]
                     for position, weight in shown.items():
@@ -45,25 +45,25 @@ def test_direct_effects_of_all_nodes_are_the_logits(kind: str) -> None:
         if model.softcap is not None:
             logits = torch.atanh(logits / model.softcap) * model.softcap
         for which, answers in (("correct", pairs.correct[row]), ("incorrect", pairs.incorrect[row])):
-            total = sum(getattr(shown[row], which)["clean"] for shown in found.of.values())
+            total = sum(getattr(shown[row].direct["clean"], which) for shown in found.of.values())
             assert total == pytest.approx(float(logits[answers[answers >= 0]].mean() - logits.mean()), abs=1e-4)
 
 
-def test_words_are_the_largest_and_worth_is_the_gradient_times_the_change() -> None:
+def test_tokens_are_the_largest_and_effects_are_the_gradient_times_the_change() -> None:
     model, pairs = small_model("llama"), random_pairs(lengths=(6,))
     found = shown_nodes(model, pairs, ["m1", "logits"])
     assert list(found.of) == ["m1"]  # logits writes nothing
     one = found.of["m1"][0]
-    assert one.looks == ()
-    values = [value for _, value in one.promoted["clean"]]
+    assert one.attention == ()
+    values = [value for _, value in one.direct["clean"].promoted]
     assert values == sorted(values, reverse=True)
-    assert values[0] >= one.correct["clean"] >= one.suppressed["clean"][0][1]
+    assert values[0] >= one.direct["clean"].correct >= one.direct["clean"].suppressed[0][1]
     on = Receivers(Setting(model, pairs), Batch(0, pairs))
     sender = model.graph.find_sender("m1")
     assert sender is not None
-    expected = float((on.gradient(sender) * on.delta[sender]).sum() / (on.logit_diffs[0] - on.logit_diffs[1]).mean())
-    assert found.worth["m1"] == pytest.approx(expected, rel=1e-5)
-    assert all(position >= int(pairs.first_difference[0]) for position, _ in one.worth)
+    expected = float((on.gradient(sender) * on.delta[sender]).sum() / on.total_effect.mean())
+    assert found.effect["m1"] == pytest.approx(expected, rel=1e-5)
+    assert all(position >= int(pairs.first_difference[0]) for position, _ in one.effect)
 
 
 def test_strongest_nodes_come_first(found: Report) -> None:
@@ -73,6 +73,5 @@ def test_strongest_nodes_come_first(found: Report) -> None:
     strongest = max(found.gates.sound.indices, key=lambda edge: float(edge_strength(found.gates)[edge]))
     sender, _, port = found.graph.edges[strongest].partition("->")
     assert {sender, port.partition("<")[0]} & set(names)
-    assert found.nodes is not None
     assert set(found.nodes.of) == set(strongest_nodes(found.gates, 100))
     assert len(found.nodes.prompts) == 3

@@ -265,9 +265,7 @@ def run(*words: Any) -> tuple[int, str]:
 
 def test_list_show_verify_and_gc(url: str) -> None:
     store = Store(url)
-    store.put(
-        KEY, some_circuits(), {"method": {"name": "eap"}, "directions": ["ns"], "sizes": {"ns": [1, 5]}, "seed": 0}
-    )
+    store.put(KEY, some_circuits(), {"method": "eap", "direction": "ns", "sizes": {"ns": [1, 5]}, "seed": 0})
     store.checkpoint(OTHER).save({"step": 3}, {"x": torch.arange(3)})
     code, text = run("list", "--store", url)
     assert code == 0
@@ -361,19 +359,21 @@ def test_a_sweep_of_two_workers_equals_the_serial_one(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path / "installed")  # workers are given this path, too
     url = f"bucket://{tmp_path}/shared/runs"
     serial = run_sweep(small_grid(), tmp_path / "serial")
-    shared = run_sweep(small_grid(), tmp_path / "shared-table", store=url, workers=2)
+    shared = run_sweep(small_grid(), tmp_path / "shared-table", compute=Compute(store=url, workers=2))
     assert (shared.failures, serial.failures) == ((), ())
     assert shared.forecast.missing == 4
     assert (tmp_path / "shared-table/table.csv").read_bytes() == (tmp_path / "serial/table.csv").read_bytes()
     assert not any(entry.problem for entry in list_entries(Store(url)))
     another_machine(monkeypatch, tmp_path)
-    again = run_sweep(small_grid(), tmp_path / "again", store=url)
+    again = run_sweep(small_grid(), tmp_path / "again", compute=Compute(store=url))
     assert again.forecast.missing == 0
     assert (tmp_path / "again/table.csv").read_bytes() == (tmp_path / "serial/table.csv").read_bytes()
-    as_file = run_sweep(small_grid(), tmp_path / "as-file", store=f"file://{tmp_path}/serial/store", workers=2)
+    as_file = run_sweep(
+        small_grid(), tmp_path / "as-file", compute=Compute(store=f"file://{tmp_path}/serial/store", workers=2)
+    )
     assert as_file.forecast.missing == 0  # the folder of the serial run
 
 
 def test_memory_of_one_process_is_no_place_for_workers(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match="memory of one process"):
-        run_sweep(small_grid(), tmp_path, store="memory://runs", workers=2)
+        run_sweep(small_grid(), tmp_path, compute=Compute(store="memory://runs", workers=2))

@@ -34,7 +34,7 @@ KEY, OTHER, THIRD = "ab" + "0" * 30, "ab" + "1" * 30, "cd" + "2" * 30
 def store(tmp_path: Path) -> Store:
     """Circuits, plain data, and the checkpoint of a search that has not ended."""
     store = Store(tmp_path / "runs")
-    record = {"method": {"name": "eap"}, "directions": ["ns"], "sizes": {"ns": [1, 5]}, "seed": 0}
+    record = {"method": "eap", "direction": "ns", "sizes": {"ns": [1, 5]}, "seed": 0}
     store.put(KEY, some_circuits(), record)
     store.remember({"experiment": "table 1"}, lambda: {"kl": float("nan")})
     store.checkpoint(THIRD).save({"step": 3}, {"x": torch.arange(3)})
@@ -72,7 +72,7 @@ def test_show(store: Store) -> None:
     code, text = run("show", KEY[:4], "--store", root(store), "--json")
     shown = json.loads(text)
     assert code == 0
-    assert shown["record"]["method"] == {"name": "eap"}
+    assert shown["record"]["method"] == "eap"
     assert [circuit["edges"] for circuit in shown["circuits"]][:2] == [1, 5]
     plain = next(entry for entry in list_entries(store) if entry.kind == "json")
     assert '"nan"' in run("show", plain.key, "--store", root(store))[1]

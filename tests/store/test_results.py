@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -23,12 +23,13 @@ from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
 from gatewise.engine.metrics import Metric
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods import discover
+from gatewise.methods import discover, discover_all
 from gatewise.methods.base import Finding, Method, Problem, ranked
 from gatewise.methods.provenance import ingredients
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
+from gatewise.store.results import CIRCUITS, PLAIN, dataclass_codec, remember_all
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ import sys
 sys.path[:0] = {path!r}
 from stored_circuits import some_circuits, same
 from gatewise.store import Store
+from gatewise.store.results import CIRCUITS, PLAIN, dataclass_codec, remember_all
 store, circuits = Store(sys.argv[1]), some_circuits()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -281,6 +283,37 @@ def no_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "_write", full)
 
 
+@dataclass(frozen=True)
+class Curve:
+    name: str
+    points: tuple[float, ...]
+
+
+def test_remember_gives_back_dataclasses(tmp_path: Path) -> None:
+    store, curve = Store(tmp_path), Curve("kl", (0.1, float("inf")))
+    for compute in (lambda: curve, lambda: pytest.fail("computed again")):
+        assert store.remember({"what": "curve"}, compute, dataclass_codec(Curve)) == curve
+
+
+def test_only_what_is_missing_is_computed_and_stored_as_it_comes(tmp_path: Path) -> None:
+    store, wanted = Store(tmp_path), {name: {"what": name} for name in ("a", "b", "c")}
+    store.remember(wanted["b"], lambda: "from before")
+
+    def compute(missing: list[str]) -> Any:
+        assert missing == ["a", "c"]
+        checkpoint = store.checkpoint(KEY)
+        checkpoint.save({"step": 1}, {})
+        yield {"a": 1}, [checkpoint]
+        assert checkpoint.load() is None
+        assert store.recall(wanted["a"]) == 1
+        yield {"c": (2, 3)}, []
+
+    results = remember_all(store, wanted, compute, PLAIN)
+    assert results == {"a": 1, "b": "from before", "c": [2, 3]}
+    assert remember_all(store, wanted, lambda _: pytest.fail("computed again"), PLAIN) == results
+    assert remember_all(None, wanted, lambda missing: [(dict.fromkeys(missing, (1,)), [])], PLAIN)["b"] == (1,)
+
+
 def test_remember_hands_over_what_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_space(monkeypatch)
     with pytest.warns(GatewiseWarning, match=r"not stored.*No space left"):
@@ -289,9 +322,23 @@ def test_remember_hands_over_what_cannot_be_stored(tmp_path: Path, monkeypatch: 
 
 
 @dataclass(frozen=True)
-class FakeConfig:
+class Fake(Method):
+    """A method that notes every call."""
+
+    name = "fake"
+    calls: ClassVar[list[Problem]] = []
+
     rate: float = 0.5
     steps: int = 3
+
+    def search(self, problem: Problem) -> dict[Any, list[Finding]]:
+        self.calls.append(problem)
+        scores = torch.arange(problem.graph.n_edges, dtype=torch.float32) / problem.graph.n_edges
+        return ranked(problem, dict.fromkeys(problem.directions, scores))
+
+
+class Other(Fake):
+    """The same by another name."""
 
 
 def test_the_key_changes_with_every_ingredient() -> None:
@@ -318,13 +365,11 @@ def test_the_key_changes_with_every_ingredient() -> None:
         dataclasses.replace(base, select="connected"),
     ]
 
-    def key(asked: Problem, method: str = "eap", config: Any = None) -> str:
-        return Store("runs").key(
-            ingredients(asked, Method(method, "", FakeConfig, lambda *_: {}), config or FakeConfig())
-        )
+    def key(asked: Problem, method: Method = Fake()) -> str:  # noqa: B008
+        return Store("runs").key(ingredients(asked, method), CIRCUITS)
 
     keys = [key(asked) for asked in problems]
-    keys += [key(base, "acdc"), key(base, config=FakeConfig(steps=4))]
+    keys += [key(base, Other()), key(base, Fake(steps=4))]
     model.hf.config.layer_norm_epsilon = 1e-3
     keys.append(key(base))
     model.hf.config.layer_norm_epsilon = 1e-5
@@ -338,37 +383,29 @@ def test_the_key_changes_with_every_ingredient() -> None:
 
 
 @pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
-    """A method that notes every call."""
-    calls: list[Problem] = []
-
-    def search(asked: Problem, _config: Any) -> dict[Any, list[Finding]]:
-        calls.append(asked)
-        scores = torch.arange(asked.graph.n_edges, dtype=torch.float32) / asked.graph.n_edges
-        return ranked(asked, dict.fromkeys(asked.directions, scores))
-
-    fake = Method("fake", "for tests", FakeConfig, search)
-    monkeypatch.setattr("gatewise.methods.registry.methods", lambda: {"fake": fake})
-    return calls
+def searches() -> list[Problem]:
+    """What the method was asked."""
+    Fake.calls.clear()
+    return Fake.calls
 
 
 def test_discover_finds_a_result_again(tmp_path: Path, searches: list[Problem]) -> None:
     model, pairs = synthetic_model("combined"), synthetic_pairs()
-    first = discover(model, pairs, "fake", edges=[2, 4], compute=Compute(store=tmp_path))
-    again = discover(model, pairs, "fake", edges=[2, 4], compute=Compute(store=Store(tmp_path)))
+    first = discover_all(model, pairs, Fake(), ["ns"], sizes=[2, 4], compute=Compute(store=tmp_path))["ns"]
+    again = discover_all(model, pairs, Fake(), ["ns"], sizes=[2, 4], compute=Compute(store=Store(tmp_path)))["ns"]
     assert len(searches) == 1
-    assert same(first, again)
-    one = discover(model, pairs, "fake", edges=4, compute=Compute(store=str(tmp_path)))
+    assert same(list(first), list(again))
+    one = discover(model, pairs, Fake(), edges=4, compute=Compute(store=str(tmp_path)))
     assert len(searches) == 2
     assert one == first[1]
-    discover(model, pairs, "fake", edges=4)
+    discover(model, pairs, Fake(), edges=4)
     assert len(searches) == 3
 
 
 def test_discover_warns_of_an_empty_circuit_also_when_it_was_stored(tmp_path: Path, searches: list[Problem]) -> None:
     for _ in range(2):
         with pytest.warns(GatewiseWarning, match="keeps no edge"):
-            discover(synthetic_model("and"), synthetic_pairs(), "fake", threshold=9.0, compute=Compute(store=tmp_path))
+            discover(synthetic_model("and"), synthetic_pairs(), Fake(), threshold=9.0, compute=Compute(store=tmp_path))
     assert len(searches) == 1
 
 
@@ -378,9 +415,9 @@ def test_discover_refuses_before_the_work_and_keeps_what_was_found(
     model, pairs = synthetic_model("and"), synthetic_pairs()
     (tmp_path / "file").write_text("")
     with pytest.raises(GatewiseError, match="cannot read the store"):
-        discover(model, pairs, "fake", edges=2, compute=Compute(store=tmp_path / "file"))
+        discover(model, pairs, Fake(), edges=2, compute=Compute(store=tmp_path / "file"))
     assert searches == []
 
     no_space(monkeypatch)
     with pytest.warns(GatewiseWarning, match=r"not stored.*No space left"):
-        assert len(discover(model, pairs, "fake", edges=2, compute=Compute(store=tmp_path / "runs"))) == 2
+        assert len(discover(model, pairs, Fake(), edges=2, compute=Compute(store=tmp_path / "runs"))) == 2

@@ -27,7 +27,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'gatewise[ray]'"
 
 GRID: dict[str, Any] = {
     "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "examples": 4, "test_examples": 4,
-    "random_circuits": 1, "sizes": [20, 60], "methods": {"eap": {}, "acdc": {"runs": 1}},
+    "random_circuits": 1, "sizes": [20, 60], "methods": {"eap": {}, "acdc": {"max_thresholds": 1}},
 }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def compare(grid: dict[str, Any], folder: Path, address: str, kills: int) -> Non
         return len(list((folder / "ray" / "store").glob("*/*.safetensors"))) // 2  # of each cell its search, and itself
 
     with killer(kills, len(asked), stored) as killed:
-        report = run_sweep(asked, folder / "ray", ray=address, retries=kills)
+        report = run_sweep(asked, folder / "ray", retries=kills, compute=Compute(ray=address))
     assert len(set(killed)) == kills
     assert report.failures == ()
     assert len(report.rows) == len(asked)
@@ -156,7 +156,7 @@ def test_200_cells(tmp_path: Path) -> None:
 def test_a_sweep_of_two_workers_on_s3_equals_the_serial_one(bucket: str, two_workers: str, tmp_path: Path) -> None:
     asked = grid_from({**GRID, "methods": ["eap"], "sizes": 20})
     serial = run_sweep(asked, tmp_path / "serial")
-    report = run_sweep(asked, tmp_path / "ray", store=f"{bucket}/runs", ray=two_workers)
+    report = run_sweep(asked, tmp_path / "ray", compute=Compute(store=f"{bucket}/runs", ray=two_workers))
     assert report.failures == ()
     assert report.forecast.missing == len(asked)
     for table in ("table.csv", "table.parquet"):
@@ -171,4 +171,4 @@ def test_a_sweep_of_two_workers_on_s3_equals_the_serial_one(bucket: str, two_wor
 def test_no_cluster_there(tmp_path: Path) -> None:
     grid = grid_from({**GRID, "methods": ["eap"], "sizes": 20, "directions": "ns"})
     with pytest.raises(GatewiseError, match=r"no Ray cluster at '127.0.0.1:9'.*ray start --head"):
-        run_sweep(grid, tmp_path, ray="127.0.0.1:9")
+        run_sweep(grid, tmp_path, compute=Compute(ray="127.0.0.1:9"))

@@ -18,6 +18,7 @@ from processes import working_processes
 from typer.testing import CliRunner
 
 from gatewise.cli.main import app
+from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
@@ -132,7 +133,7 @@ def test_workers_may_die(serial: Path, tmp_path: Path) -> None:
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        report = run_sweep(grid(), tmp_path, workers=2, retries=4)
+        report = run_sweep(grid(), tmp_path, retries=4, compute=Compute(workers=2))
     finally:
         done.set()
         killer.join()
@@ -158,9 +159,9 @@ def test_command(serial: Path, tmp_path: Path) -> None:
 
 def test_workers_and_ray_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match="not both"):
-        run_sweep(grid(), tmp_path, workers=2, ray="auto")
+        run_sweep(grid(), tmp_path, compute=Compute(workers=2, ray="auto"))
     with pytest.raises(GatewiseError, match="workers is a number of processes, at least 1"):
-        run_sweep(grid(), tmp_path, workers=0)
+        run_sweep(grid(), tmp_path, compute=Compute(workers=0))
 
 
 _PARENT = """

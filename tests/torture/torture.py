@@ -31,7 +31,7 @@ import torch
 
 from gatewise import files, task
 from gatewise.compute import Compute
-from gatewise.methods import discover
+from gatewise.methods import Acdc, EdgePruning, Method, discover_all
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
 from gatewise.sweep import run_sweep
@@ -42,21 +42,21 @@ _PATIENCE = 1800.0  # seconds that a run may take before it counts as hanging
 _SHARE_IN_WRITES = 0.2  # of the starts: killed by themselves, in the middle of writing a file
 
 EXAMPLES = 4
-SEARCHES: dict[str, dict[str, Any]] = {
-    "acdc": {"method": "acdc", "direction": "ns+dn", "edges": [60, 20], "runs": 4},
-    "edge-pruning": {"method": "edge-pruning", "direction": "ns+dn", "edges": [40, 20], "steps": 25},
+SEARCHES: dict[str, tuple[Method, list[int]]] = {
+    "acdc": (Acdc(max_thresholds=4), [60, 20]),
+    "edge-pruning": (EdgePruning(steps=25), [40, 20]),
 }
 GRID: dict[str, Any] = {
     "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "sizes": 20, "seeds": 0,
     "examples": EXAMPLES, "test_examples": EXAMPLES, "random_circuits": 1,
-    "methods": {"eap": {}, "acdc": {"runs": 1}, "edge-pruning": {"steps": 25}},
+    "methods": {"eap": {}, "acdc": {"max_thresholds": 1}, "edge-pruning": {"steps": 25}},
 }  # fmt: skip
 
 
-def search(settings: dict[str, Any], folder: Path) -> None:
+def search(method: Method, sizes: list[int], folder: Path) -> None:
     model = loaded("tiny", None, None)  # before the forks: the same for all of them
     pairs = task("ioi", model, examples=EXAMPLES, seed=0).train
-    discover(model, pairs, compute=Compute(store=folder / "store"), **settings)
+    discover_all(model, pairs, method, ["ns+dn"], sizes=sizes, compute=Compute(store=folder / "store"))
 
 
 def sweep(folder: Path) -> None:
@@ -66,7 +66,7 @@ def sweep(folder: Path) -> None:
 
 
 WORK: dict[str, Callable[[Path], None]] = {
-    **{name: partial(search, settings) for name, settings in SEARCHES.items()},
+    **{name: partial(search, method, sizes) for name, (method, sizes) in SEARCHES.items()},
     "sweep": sweep,
 }
 
@@ -204,7 +204,7 @@ def progress(store: Store, key: str) -> int:
         return -1
     state = saved.state
     if "now" in state:  # of ACDC
-        return len(state["done"]) * 1_000_000 + int(state["now"]["place"])
+        return len(state["done"]) * 1_000_000 + int(state["now"]["position"])
     return len(state["steps"]) * 1_000_000 + int(state["steps"][-1])
 
 

@@ -1,7 +1,8 @@
-"""Answers of `gatewise run`, kept beside its files: the same question again is answered without loading anything.
+"""Answers of `gatewise run`, kept beside its files: the same command again is answered without loading anything.
 
-An answer counts as long as nothing has changed that could change it: the command, the model's and the task's files, the
-package and what it computes with, the threads; and as long as the files that it tells of are as they were written.
+The store could not do this: its keys need the weights' fingerprint, so that torch and the model have to be loaded. An
+answer counts as long as nothing has changed that could change it: the command, the model's and the task's files, the
+package and what it computes with, the threads; and as long as the files that it names are as they were written.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from gatewise.files import write_json
+from gatewise.models.download import DOWNLOADS, cached
+from gatewise.models.loader import BUILT_IN, TINY_FOLDER
+from gatewise.tasks.registry import RECIPES, parse_name
 
 _NAME = "answer.json"
 _PACKAGE = Path(__file__).parents[1]
@@ -23,61 +28,55 @@ _ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "CUD
 
 def circumstances(command: str, model: str, task: str, method: str) -> dict[str, Any] | None:
     """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method."""
-    from importlib.metadata import version
-
-    from gatewise.methods.configs import OFFERED
-    from gatewise.tasks.registry import RECIPES, parse_name
-
     name, _ = parse_name(task)
-    own = [] if name in RECIPES else [Path(name)]
-    files = _model_files(model)
-    if method not in OFFERED or files is None or not all(path.is_file() for path in own):
+    task_files = [] if name in RECIPES else [Path(name)]
+    model_files = _model_files(model)
+    own_method = ":" in method  # module:NAME, whose code may change
+    if own_method or model_files is None or not all(path.is_file() for path in task_files):
         return None
+    package = [path for path in _PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     return {
         "command": command,
         "folder": os.getcwd(),
-        "files": _states([*files, *own]),
-        "package": _states(path for path in _PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"),
+        "files": _states([*model_files, *task_files, *package]),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _COMPUTING}},
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "environment": {name: os.environ.get(name) for name in _ENVIRONMENT},
     }
 
 
-def kept_answer(folder: Path, asked: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def stored_answer(folder: Path, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What was answered in these circumstances, if its files are still there."""
     try:
-        kept = json.loads((folder / _NAME).read_bytes())
-        same = asked is not None and kept["asked"] == asked and kept["written"] == _states(map(Path, kept["written"]))
-        return dict(kept["answer"]) if same else None
+        record = json.loads((folder / _NAME).read_bytes())
+        unchanged = record["circumstances"] == now and record["written"] == _states(map(Path, record["written"]))
+        return dict(record["answer"]) if now is not None and unchanged else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # there is none, or it is not ours
         return None
 
 
-def keep_answer(
-    folder: Path, asked: Mapping[str, Any] | None, answer: Mapping[str, Any], written: Iterable[Path]
+def store_answer(
+    folder: Path, now: Mapping[str, Any] | None, answer: Mapping[str, Any], written: Iterable[Path]
 ) -> None:
-    if asked is not None:
-        write_json(folder / _NAME, {"asked": asked, "answer": answer, "written": _states(written)})
+    """Keep an answer beside the files that it names."""
+    if now is not None:
+        write_json(folder / _NAME, {"circumstances": now, "answer": answer, "written": _states(written)})
 
 
 def _model_files(model: str) -> list[Path] | None:
     """What a model is read from; None if that is not known here."""
-    from gatewise.models.download import DOWNLOADS, cached
-    from gatewise.models.loader import BUILT_IN, TINY_FOLDER
-
     if model in DOWNLOADS:
-        place = cached(model)
+        path = cached(model)
     elif model in BUILT_IN:
-        place = TINY_FOLDER  # synthetic models are made in code, which is part of the package
+        path = TINY_FOLDER  # synthetic models are made in code, which is part of the package
     else:
-        place = Path(model).expanduser()
-    if place is None or not place.exists():
+        path = Path(model).expanduser()
+    if path is None or not path.exists():
         return None
-    return sorted(path for path in place.iterdir() if path.is_file()) if place.is_dir() else [place]
+    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
 
 
 def _states(paths: Iterable[Path]) -> dict[str, list[int]]:
     """Size and time of the last change of each file: what changes if its content does."""
-    found = {str(path): path.stat() for path in paths}
-    return {path: [state.st_size, state.st_mtime_ns] for path, state in sorted(found.items())}
+    states = {str(path): path.stat() for path in paths}
+    return {path: [state.st_size, state.st_mtime_ns] for path, state in sorted(states.items())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -26,7 +26,7 @@ from gatewise.cli.options import (
     make_folder,
     open_store,
     options_apart,
-    parse_parameters,
+    parse_method,
     warnings_as_lines,
     whole_numbers,
 )
@@ -34,13 +34,15 @@ from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from gatewise.circuits.circuit import Circuit
+    from gatewise.circuits.selection import Selection
+    from gatewise.engine.runs.activations import Ablation
     from gatewise.methods.base import SearchDirection
 
 
 @options_apart
 def discover_command(
     machine: Machine,
-    team: Workers,
+    workers: Workers,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the circuit files; made if it is not there.")],
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
@@ -78,22 +80,31 @@ def discover_command(
     sizes = whole_numbers("--edges", *(edges or []))
     if bool(sizes) == (threshold is not None):
         raise GatewiseError("give either --edges (such as 500, or 100,200,500) or --threshold, not both.")
-    parameters = parse_parameters(method, settings or [])
+    bound = parse_method(method, settings)
     make_folder(out)
-    from gatewise.methods import discover
+    from gatewise.methods import discover_all
 
-    kept = None if store is None else open_store(store)
+    opened = None if store is None else open_store(store)
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    directions = cast("list[SearchDirection]", direction.split(","))  # checked by discover
-    asked: dict[str, Any] = {"edges": sizes, "select": select} if threshold is None else {"threshold": threshold}
-    asked |= {"seed": seed, "ablation": ablation, "metric": metric, "compute": machine.compute(team, kept)}
     with warnings_as_lines():
-        by_direction = discover(loaded, made.train, method, direction=directions, **asked, **parameters)
-    found = [one for some in by_direction.values() for one in (some if isinstance(some, list) else [some])]
-    files = [out / f"{_label(circuit, threshold)}.json" for circuit in found]
-    for circuit, file in zip(found, files, strict=True):
+        by_direction = discover_all(
+            loaded,
+            made.train,
+            bound,
+            cast("list[SearchDirection]", direction.split(",")),  # all choices are checked by discover_all
+            sizes=sizes or None,
+            threshold=threshold,
+            select=cast("Selection", select) if threshold is None else "top",
+            seed=seed,
+            ablation=cast("Ablation", ablation),
+            metric=metric,
+            compute=machine.compute(workers, opened),
+        )
+    circuits = [circuit for sized in by_direction.values() for circuit in sized]
+    files = [out / f"{_label(circuit, threshold)}.json" for circuit in circuits]
+    for circuit, file in zip(circuits, files, strict=True):
         circuit.save(file)
-    _show(found, files, as_json)
+    _show(circuits, files, as_json)
 
 
 def methods_command(as_json: JsonOption = False) -> None:
@@ -106,31 +117,31 @@ def methods_command(as_json: JsonOption = False) -> None:
     gatewise methods --json
     ```
     """
-    from gatewise.methods.configs import OFFERED
     from gatewise.methods.parameters import parameters_of
+    from gatewise.methods.registry import methods
 
     if as_json:
-        listed = [
-            {
-                "name": method.name,
-                "summary": method.summary,
-                "directed": method.directed,
-                "threshold": method.threshold_meaning,
-                "parameters": {
-                    p.name: {"default": p.default, "values": p.values} for p in parameters_of(method.config).values()
-                },
-            }
-            for method in OFFERED.values()
-        ]
-        print(json.dumps(listed, indent=2))
+        entries = []
+        for method in methods().values():
+            parameters = parameters_of(method).values()
+            entries.append(
+                {
+                    "name": method.name,
+                    "summary": method.summary,
+                    "directed": method.directed,
+                    "threshold": method.threshold_meaning,
+                    "parameters": {p.name: {"default": p.value, "values": p.values} for p in parameters},
+                }
+            )
+        print(json.dumps(entries, indent=2))
         return
     console = Console()
-    for method in OFFERED.values():
+    for method in methods().values():
         console.print(f"[bold]{method.name}[/bold]: {method.summary}", highlight=False)
         table = FoldingTable(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_row("--threshold", "", method.threshold_meaning)
-        for parameter in parameters_of(method.config).values():
-            table.add_row(f"--set {parameter.name}=", str(parameter.default), parameter.values)
+        for parameter in parameters_of(method).values():
+            table.add_row(f"--set {parameter.name}=", str(parameter.value), parameter.values)
         console.print(table)
 
 
@@ -139,7 +150,7 @@ def _label(circuit: Circuit, threshold: float | None) -> str:
     return f"{circuit.provenance['method']}-{circuit.provenance['direction']}-{size}"
 
 
-def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:
+def _show(circuits: list[Circuit], files: list[Path], as_json: bool) -> None:
     rows = [
         {
             "file": str(file),
@@ -150,9 +161,9 @@ def _show(found: list[Circuit], files: list[Path], as_json: bool) -> None:
             "sparsity": circuit.sparsity,
             "seconds": circuit.provenance["time"]["seconds"],
         }
-        for circuit, file in zip(found, files, strict=True)
+        for circuit, file in zip(circuits, files, strict=True)
     ]
-    record = found[0].provenance
+    record = circuits[0].provenance
     if as_json:
         names = ("method", "parameters", "select", "ablation", "metric", "model", "task", "examples", "seed")
         print(json.dumps({**{name: record[name] for name in names}, "circuits": rows}, indent=2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,7 @@ from gatewise.cli.options import (
     Workers,
     load_task,
     options_apart,
+    print_json,
     print_remark,
 )
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @options_apart
 def evaluate_command(
     machine: Machine,
-    team: Workers,
+    workers: Workers,
     circuits: Annotated[list[Path], typer.Argument(help="Circuit files: gatewise, EAP-IG, MIB or Edge-Pruning.")],
     model: ModelOption = DEFAULT_MODEL,
     task: TaskOption = "ioi",
@@ -60,44 +61,39 @@ def evaluate_command(
     from gatewise.circuits.circuit import Circuit
     from gatewise.evaluation import evaluate
     from gatewise.evaluation.evaluation_table import as_table
+    from gatewise.evaluation.verdicts import complete, doubts, downgraded, faithful
 
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    found = [Circuit.load(path, loaded.graph) for path in circuits]
+    read = [Circuit.load(path, loaded.graph) for path in circuits]
     names = [path.stem for path in circuits]
-    compute = machine.compute(team)
-    result = evaluate(loaded, made.test, found, random_circuits=random, seed=seed, names=names, compute=compute)
-    areas = {"cpr": result.cpr, "cmd": result.cmd} if len({one.edges for one in result}) > 1 else {}
+    compute = machine.compute(workers)
+    evaluations = evaluate(loaded, made, read, random_circuits=random, seed=seed, names=names, compute=compute)
+    several = len({evaluation.edges for evaluation in evaluations}) > 1
+    areas = {"cpr": evaluations.cpr, "cmd": evaluations.cmd} if several else {}
     if as_json:
-        single = [{"per_example": one.per_example} if per_example else {} for one in result]
-        listed = [{**one, **more} for one, more in zip(result.to_json(), single, strict=True)]
-        print(json.dumps({"circuits": listed, **areas}, indent=2))
+        rows = evaluations.to_json()
+        for row, evaluation in zip(rows, evaluations, strict=True) if per_example else ():
+            row["per_example"] = evaluation.per_example
+        print_json({"circuits": rows, **areas})
         return
     console = Console(highlight=False)
-    console.print(as_table(result))
-    for one in result:
-        console.print(Text(one.name, style="bold"))
-        _judge(console, one, made.problems())
+    console.print(as_table(evaluations))
+    for evaluation in evaluations:
+        console.print(Text(evaluation.name, style="bold"))
+        against, verdicts = doubts(evaluation, made.problems()), [faithful(evaluation), complete([evaluation])]
+        for remark in (*against, *(downgraded(verdicts) if against else verdicts)):
+            print_remark(console, **asdict(remark))
         if per_example:
-            console.print(_examples(one, made.test))
+            console.print(_examples(evaluation, made.test))
     if areas:
         console.print(f"CPR {areas['cpr']:.3f} (high is good), CMD {areas['cmd']:.3f} (low is good)")
 
 
-def _judge(console: Console, one: Evaluation, problems: list[str]) -> None:
-    from gatewise.evaluation.verdicts import complete, doubts, downgraded, faithful
-
-    against = doubts(one, problems)
-    remarks = [faithful(one), complete([one])]
-    for remark in (*against, *(downgraded(remarks) if against else remarks)):
-        print_remark(console, remark.level, remark.title, remark.text, remark.answer)
-
-
-def _examples(one: Evaluation, pairs: Pairs) -> FoldingTable:
-    """Each pair: what the model, the circuit and the rest make of it."""
-    table = FoldingTable("clean prompt", "KL(G||C)", "logit_diff", "of the circuit", "without it", box=box.SIMPLE_HEAD)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for example, row in zip(pairs, one.per_example, strict=True):
+def _examples(evaluation: Evaluation, pairs: Pairs) -> FoldingTable:
+    """The KL and the logit differences of the model, the circuit and the rest on each pair."""
+    headers = ("clean prompt", "KL(G||C)", "logit diff", "of the circuit", "without it")
+    table = FoldingTable(*headers, numbers=True, box=box.SIMPLE_HEAD)
+    for example, row in zip(pairs, evaluation.per_example, strict=True):
         names = ("circuit_kl_from_full", "full_logit_diff", "circuit_logit_diff", "complement_logit_diff")
         table.add_row(Text(example.clean), *(f"{row[name]:.2f}" for name in names))
     return table

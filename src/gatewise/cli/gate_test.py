@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gatewise.gates.testing.search import GateTests
     from gatewise.statistics import Interval
 
+_MOST_ROWS = 20
+
 
 @options_apart
 def test_gate_command(
@@ -50,9 +52,9 @@ def test_gate_command(
 ) -> None:
     """Test how groups of edges into one node act together: AND, OR, ADDER or something else.
 
-    All sets of groups are made clean at the node, the others corrupted; what the node then puts out is valued along the
-    gradient of the logit difference, and the strongest interaction is repeated on the logit difference of the whole
-    model.
+    All sets of groups are made clean at the node, the others corrupted. Effects of the node's output are measured along
+    the gradient of the logit difference, and the strongest interaction once more end to end, on the logit difference of
+    the whole model.
 
     Examples:
 
@@ -63,71 +65,73 @@ def test_gate_command(
     """
     from gatewise.gates.testing.gate_test import test_gate
 
-    groups = dict(map(_parse, group)) if group else {kind: f"<{kind}>" for kind in "qkv"}
-    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    found = test_gate(loaded, made.train, receiver, groups, rest=cast("Rest", rest), compute=machine.compute())
+    groups = dict(map(_parse_group, group)) if group else {kind: f"<{kind}>" for kind in "qkv"}
+    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed)
+    test = test_gate(loaded, pairs.train, receiver, groups, rest=cast("Rest", rest), compute=machine.compute())
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(test.to_json(), indent=2))
         return
     console = Console()
-    console.print(_table(found))
-    console.print(_all_groups(found))
-    console.print(verdict(found), highlight=False, markup=False)
+    console.print(_effects_table(test))
+    console.print(_groups_table(test))
+    console.print(verdict(test), highlight=False, markup=False)
 
 
-def _parse(text: str) -> tuple[str, list[str]]:
+def _parse_group(text: str) -> tuple[str, list[str]]:
     name, equals, members = text.partition("=")
     if not equals or not name or not members:
         raise GatewiseError(f"a group is NAME=EDGE,EDGE,... or NAME=PORT, got {text!r}.")
     return name, members.split(",")
 
 
-def _table(found: GateTest) -> FoldingTable:
-    table = FoldingTable("clean", "worth", "95 %", "beyond its subsets", "95 %", box=box.SIMPLE_HEAD)
-    for names, worth in found.intervals["values"].items():
-        more = found.intervals["harsanyi_interactions"][names]
-        table.add_row(" ".join(sorted(names)), _value(worth), _range(worth), _value(more), _range(more))
+def _effects_table(test: GateTest) -> FoldingTable:
+    table = FoldingTable("clean", "normalised effect", "95 %", "interaction", "95 %", box=box.SIMPLE_HEAD)
+    for names, effect in test.intervals.effects.items():
+        interaction = test.intervals.interactions[names]
+        table.add_row(" ".join(sorted(names)), _value(effect), _range(effect), _value(interaction), _range(interaction))
     return table
 
 
-def _all_groups(found: GateTest) -> FoldingTable:
-    table = FoldingTable("group", "edges", "n", "d", "gate index", "95 %", "acts as", box=box.SIMPLE_HEAD)
-    for name in found.all_groups:
-        edges = str(len(found.groups[name])) if name in found.groups else "all others"
-        n, d, gamma = (found.intervals[key][name] for key in ("ns", "dn", "gamma"))
-        table.add_row(name, edges, _value(n), _value(d), _value(gamma), _range(gamma), found.group_labels[name])
+def _groups_table(test: GateTest) -> FoldingTable:
+    table = FoldingTable("group", "edges", "Ns", "Dn", "gate index", "95 %", "acts as", box=box.SIMPLE_HEAD)
+    spans = test.intervals
+    for name in test.operands:
+        edges = str(len(test.groups[name])) if name in test.groups else "all others"
+        effects = (_value(spans.ns[name]), _value(spans.dn[name]))
+        index = (_value(spans.gamma[name]), _range(spans.gamma[name]))
+        table.add_row(name, edges, *effects, *index, test.group_labels[name])
     return table
 
 
-def verdict(found: GateTest) -> str:
+def verdict(test: GateTest) -> str:
     """The label in a sentence, and whether the whole model says the same."""
-    names, size = found.interaction
-    said = f"{found.receiver} is {found.label} of {', '.join(found.members)}; {' x '.join(sorted(names))} "
-    said += f"{_value(size)} ({_range(size)})"
-    if found.confirmed is not None:
-        sides = [f"{side} {_value(one)} ({_range(one)})" for side, one in found.confirmed.on_logit_diff.items()]
-        said += f"; on the logit difference, with the rest of the model {', '.join(sides)}: "
-        said += "confirmed" if found.confirmed else "not confirmed"
-    return said + "."
+    names, size = test.strongest_interaction
+    sentence = f"{test.receiver} is {test.label} of {', '.join(test.members)}; {' x '.join(sorted(names))} "
+    sentence += f"{_value(size)} ({_range(size)})"
+    if test.confirmed is not None:
+        sides = [f"{side} {_value(span)} ({_range(span)})" for side, span in test.confirmed.end_to_end.items()]
+        sentence += f"; end to end, with the rest of the model {', '.join(sides)}: "
+        sentence += "confirmed" if test.confirmed else "not confirmed"
+    return sentence + "."
 
 
-def found_table(found: GateTests, most: int = 20) -> FoldingTable:
-    """Tested gates that stand, one row each."""
+def tests_table(tests: GateTests) -> FoldingTable:
+    """Significant gates, one row each."""
     columns = ("receiver", "gate", "groups (edges)", "strongest interaction", "95 %", "gate index", "confirmed")
     table = FoldingTable(*columns, box=box.SIMPLE_HEAD)
-    for one in found.found[:most]:
-        names, size = one.interaction
-        groups = ", ".join(f"{name} ({len(edges)})" for name, edges in one.groups.items())
-        indices = ", ".join(f"{name} {value:+.2f} {one.group_labels[name]}" for name, value in one.gamma.items())
-        significant = "" if one.confirmed is None else "yes" if one.confirmed else "no"
+    for test in tests.significant[:_MOST_ROWS]:
+        names, size = test.strongest_interaction
+        groups = ", ".join(f"{name} ({len(edges)})" for name, edges in test.groups.items())
+        indices = ", ".join(f"{name} {value:+.2f} {test.group_labels[name]}" for name, value in test.gamma.items())
+        confirmed = "" if test.confirmed is None else "yes" if test.confirmed else "no"
         strongest = f"{' x '.join(sorted(names))} {_value(size)}"
-        table.add_row(one.receiver, one.label, groups, strongest, _range(size), indices, significant)
+        table.add_row(test.receiver, test.label, groups, strongest, _range(size), indices, confirmed)
     return table
 
 
-def _value(found: Interval) -> str:
-    return f"{found.value:+.3f}"
+def _value(interval: Interval) -> str:
+    return f"{interval.value:+.3f}"
 
 
-def _range(found: Interval) -> str:
-    return f"{found.low:+.3f} to {found.high:+.3f}"
+def _range(interval: Interval) -> str:
+    return f"{interval.low:+.3f} to {interval.high:+.3f}"

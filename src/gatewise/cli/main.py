@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -21,6 +20,7 @@ from gatewise.cli.gates import gates_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
+from gatewise.cli.plugins import load_plugins
 from gatewise.cli.reconcile import reconcile_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
@@ -33,13 +33,6 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 
-@dataclass
-class _Settings:
-    debug: bool = False
-
-
-_settings = _Settings()
-
 _HELP = """Find logically complete circuits in language models and measure them.
 
 Start with:
@@ -51,7 +44,7 @@ gatewise run tiny --task my.csv --edges 100
 ```
 
 Results go to standard output, with --json as JSON; progress and warnings go to standard error. Exit codes: 0 done; 1
-done with failures that are listed, or an internal error; 2 something you can mend, said in one line; 130 interrupted.
+done with failures that are listed, or an internal error; 2 something you can fix, said in one line; 130 interrupted.
 """
 
 app = typer.Typer(
@@ -61,6 +54,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_LISTS = "See what there is"
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Find circuits": {
         "run": run_command,
@@ -76,46 +70,43 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "reconcile": reconcile_command,
         "mib": mib_command,
     },
+    _LISTS: {"methods": methods_command},
 }
+_GROUPS = {"models": models_app, "tasks": tasks_app, "runs": runs_app}
 for _panel, _members in _COMMANDS.items():
     for _name, _command in _members.items():
         app.command(_name, rich_help_panel=_panel)(_command)
-for _entry in entry_points(group="gatewise.commands"):  # the paper's, and those of other packages: docs/own-command.md
-    app.command(_entry.name, rich_help_panel=f"Added by {_entry.module.partition('.')[0]}")(_entry.load())
-app.command("methods", rich_help_panel="See what there is")(methods_command)
-app.add_typer(models_app, name="models", rich_help_panel="See what there is")
-app.add_typer(tasks_app, name="tasks", rich_help_panel="See what there is")
-app.add_typer(runs_app, name="runs", rich_help_panel="See what there is")
+_names = {name for members in _COMMANDS.values() for name in members} | _GROUPS.keys()
+for _plugin in load_plugins(_names):
+    app.command(_plugin.name, rich_help_panel=_plugin.panel)(_plugin.command)
+for _name, _group in _GROUPS.items():
+    app.add_typer(_group, name=_name, rich_help_panel=_LISTS)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
         print(f"gatewise {version('gatewise')}")
         raise typer.Exit
 
 
 @app.callback()
 def _global_options(
-    debug: Annotated[
+    _debug: Annotated[
         bool, typer.Option("--debug", help="Show the whole traceback of an error; also after the command.")
     ] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    _settings.debug = _settings.debug or debug
+    """`main` reads --debug itself, since people also write it after the command."""
 
 
 def main() -> None:
     """Run the command line; an error is one line on standard error, not a traceback, unless --debug is given."""
-    arguments = sys.argv[1:]
-    _settings.debug = "--debug" in arguments  # also after the command, where people write it
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(words) < len(sys.argv) - 1
     try:
-        app(args=[word for word in arguments if word != "--debug"], prog_name="gatewise")
-    except GatewiseError as error:
-        _report(str(error), EXIT_USER_ERROR)
+        app(args=words, prog_name="gatewise")
     except KeyboardInterrupt:
         _leave_interrupted()
     except SystemExit as stop:
@@ -123,25 +114,22 @@ def main() -> None:
             _leave_interrupted()
         raise
     except Exception as error:
-        _report(_unexpected(error), EXIT_INTERNAL_ERROR)
-
-
-def _report(message: str, code: int) -> None:
-    """Within an `except` block: the traceback if it was asked for, else one line."""
-    if _settings.debug:
-        raise
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
+        if debug:
+            raise
+        by_user = isinstance(error, GatewiseError)
+        message = str(error) if by_user else _unexpected(error)
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR if by_user else EXIT_INTERNAL_ERROR)
 
 
 def _unexpected(error: Exception) -> str:
-    said = (str(error).strip().splitlines() or [""])[0][:200]
-    if isinstance(error, MemoryError) or "out of memory" in said.lower() or "can't allocate memory" in said:
+    text = (str(error).strip().splitlines() or [""])[0][:200]
+    if isinstance(error, MemoryError) or "out of memory" in text.lower() or "can't allocate memory" in text:
         return (
-            f"the memory is full ({said or 'MemoryError'}). Use fewer --examples, or a smaller --memory, such as 1GB."
+            f"the memory is full ({text or 'MemoryError'}). Use fewer --examples, or a smaller --memory, such as 1GB."
         )
     return (
-        f"{type(error).__name__}: {said}. This is a mistake in gatewise or in what it uses; the same command with "
+        f"{type(error).__name__}: {text}. This is a mistake in gatewise or in what it uses; the same command with "
         f"--debug shows where, for a bug report."
     )
 

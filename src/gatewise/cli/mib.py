@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from gatewise.cli.options import JsonOption
+from gatewise.cli.options import JsonOption, print_json
 
 
 def mib_command(
@@ -37,7 +36,7 @@ def mib_command(
     entries = [SubmittedCircuit(Circuit.load(path), str(path), task, model) for path in circuits]
     written = write_submission(entries, out, rank=cast("Rank", rank))  # checked there
     if as_json:
-        print(json.dumps({name: [str(path) for path in paths] for name, paths in written.items()}, indent=2))
+        print_json({name: [str(path) for path in paths] for name, paths in written.items()})
     else:
         for name, paths in written.items():
             print(f"{name}: {', '.join(path.name for path in paths)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gatewise.cli.options import FoldingTable
+from gatewise.cli.options import FoldingTable, JsonOption, print_json
 from gatewise.errors import GatewiseError
 from gatewise.files import cache_folder
 from gatewise.models.download import DOWNLOADS, cached, fetch
@@ -52,10 +51,7 @@ def _size(folder: Path) -> int:
 
 
 @models_app.callback()
-def list_models(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
-) -> None:
+def list_models(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the built-in models, and fetch them: where they are, how large they are, how many edges they have.
 
     Example:
@@ -67,7 +63,7 @@ def list_models(
     if context.invoked_subcommand is not None:
         return
     if as_json:
-        print(json.dumps({"cache": str(cache_folder()), "models": [asdict(entry) for entry in entries()]}, indent=2))
+        print_json({"cache": str(cache_folder()), "models": [asdict(entry) for entry in entries()]})
         return
     table = FoldingTable("model", "edges", "state", "size", "what it is", box=None)
     for entry in entries():
@@ -80,10 +76,7 @@ def list_models(
 
 
 @models_app.command("get")
-def get_model(
-    name: Annotated[str, typer.Argument(help="A model from the list.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def get_model(name: Annotated[str, typer.Argument(help="A model from the list.")], as_json: JsonOption = False) -> None:
     """Fetch a model into the cache.
 
     Example:
@@ -96,8 +89,6 @@ def get_model(
         raise GatewiseError(f"there is no built-in model {name!r}; built in are {', '.join(BUILT_IN)}.")
     folder = fetch(name) if name in DOWNLOADS else None
     if as_json:
-        print(json.dumps({"name": name, "folder": None if folder is None else str(folder)}, indent=2))
-    elif folder is None:
-        print(f"{name} comes with gatewise: nothing to fetch.")
+        print_json({"name": name, "folder": None if folder is None else str(folder)})
     else:
-        print(f"{name} is in {folder}")
+        print(f"{name} comes with gatewise: nothing to fetch." if folder is None else f"{name} is in {folder}")

@@ -1,11 +1,12 @@
-"""What several commands share, so that it reads the same everywhere: options, and what becomes of their texts."""
+"""What several commands share, so that it reads the same everywhere: options, loading, tables and JSON."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gatewise.compute import Compute
+    from gatewise.methods.base import Method
     from gatewise.models.model import Model
     from gatewise.store import Store
     from gatewise.tasks import Task
@@ -70,17 +72,24 @@ class Options:
     @property
     def given(self) -> dict[str, Any]:
         """What differs from the defaults, by name."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {one.name: values[one.name] for one in fields(self) if values[one.name] != one.default}
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
 
-    @property
-    def words(self) -> list[str]:
-        """The options as they are written on the command line."""
-        found = []
-        for name, value in self.given.items():
-            found.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}")
-            found += [] if isinstance(value, bool) else [str(value)]
-        return found
+
+def option_words(values: Mapping[str, Any]) -> list[str]:
+    """Options as they are written on the command line; None is left out, a list is repeated."""
+    words = []
+    for name, value in values.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+            continue
+        for single in value if isinstance(value, list) else [value]:
+            words += [] if single is None else [f"--{option}", str(single)]
+    return words
 
 
 @dataclass(frozen=True)
@@ -116,37 +125,36 @@ class Workers(Options):
 
 
 def options_apart(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every parameter that is a dataclass of options replaced by these options."""
+    """Decorate a command so that every parameter that is a dataclass of options is replaced by these options."""
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
-        one, kind = parameter.annotation, inspect.Parameter.KEYWORD_ONLY
-        if not is_dataclass(one):
+        group, kind = parameter.annotation, inspect.Parameter.KEYWORD_ONLY
+        if not is_dataclass(group):
             parameters.append(parameter.replace(kind=kind))
             continue
-        groups[name], hints = one, get_type_hints(one, include_extras=True)
-        parameters += [
-            inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
-            for field in fields(one)
-        ]
+        groups[name], hints = group, get_type_hints(group, include_extras=True)
+        for option in fields(group):
+            annotation = hints[option.name]
+            parameters.append(inspect.Parameter(option.name, kind, default=option.default, annotation=annotation))
 
     @wraps(command)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
+            values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
+        command(**values)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def open_store(place: str) -> Store:
+def open_store(location: str) -> Store:
     """To be opened before models are loaded and searches made: what is wrong with its address is said first."""
     from gatewise.store import Store
 
-    return Store(place)
+    return Store(location)
 
 
 def load(name: str, machine: Machine) -> Model:
@@ -184,18 +192,22 @@ def whole_numbers(option: str, *texts: str) -> list[int]:
         raise GatewiseError(f"{option} {' '.join(texts)}: expected whole numbers such as 500 or 100,200.") from None
 
 
-def parse_parameters(method: str, settings: list[str]) -> dict[str, Any]:
-    """The parameters in the `key=value` texts of --set; the last of several values for a key counts."""
-    from gatewise.methods.parameters import parse_parameter
+def parse_method(name: str, settings: list[str] | None) -> Method:
+    """Find a method and give it the parameters in the `key=value` texts of --set; the last of a key's values counts."""
     from gatewise.methods.registry import find_method
 
-    config, found = find_method(method).config, {}
+    return find_method(name).with_parameters(parse_settings(settings or []))
+
+
+def parse_settings(settings: list[str]) -> dict[str, str]:
+    """Split the `key=value` texts of --set."""
+    values = {}
     for text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             raise GatewiseError(f"--set {text!r} has no '='; write it as key=value.")
-        found[key] = parse_parameter(method, config, key, value)
-    return found
+        values[key] = value
+    return values
 
 
 def make_folder(folder: Path) -> None:
@@ -212,28 +224,38 @@ def warnings_as_lines() -> Iterator[None]:
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
             if issubclass(category, GatewiseWarning):
                 print(f"warning: {message}", file=sys.stderr)
             else:
-                usual(message, category, *where, **more)
+                usual(message, category, *where, **options)
 
         warnings.showwarning = show
         yield
 
 
 class FoldingTable(Table):
-    """A table whose cells are folded where the terminal is narrow, never clipped."""
+    """A table whose cells are folded where the terminal is narrow, never clipped.
 
-    def __init__(self, *headers: str, **more: Any) -> None:
-        super().__init__(*headers, **{"pad_edge": False, **more})
+    numbers: all columns but the first hold numbers, which are aligned to the right.
+    """
 
-    def add_column(self, *header: Any, **more: Any) -> None:
-        super().add_column(*header, **{"overflow": "fold", **more})
+    def __init__(self, *headers: str, numbers: bool = False, **options: Any) -> None:
+        super().__init__(*headers, **{"pad_edge": False, **options})
+        for column in self.columns[1:] if numbers else ():
+            column.justify = "right"
+
+    def add_column(self, *header: Any, **options: Any) -> None:
+        super().add_column(*header, **{"overflow": "fold", **options})
+
+
+def print_json(content: Any) -> None:
+    """Print plain data as JSON, to standard output."""
+    print(json.dumps(content, indent=2))
 
 
 def print_remark(console: Console, level: str, title: str, text: str, answer: str = "") -> None:
     """A remark with its mark: + for what reassures, ! for what warns."""
     mark, colour = _MARKS[level]
-    said = f"{answer[0].upper()}{answer[1:]}. " if answer else ""
-    console.print(Padding(Text.assemble((f"{mark} ", colour), (f"{title} {said}", "bold"), text), (0, 2)))
+    first = f"{title} {answer[0].upper()}{answer[1:]}. " if answer else f"{title} "
+    console.print(Padding(Text.assemble((f"{mark} ", colour), (first, "bold"), text), (0, 2)))

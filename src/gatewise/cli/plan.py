@@ -51,34 +51,40 @@ def plan_command(
     """
     from gatewise.plan import forecast
 
-    asked = cast("SearchDirection", direction)  # checked by forecast
-    found = forecast(
-        model, task, method, asked, examples=examples, edges=edges, accelerator=accelerator, free=free, **machine.given
+    plan = forecast(
+        model,
+        task,
+        method,
+        cast("SearchDirection", direction),  # checked by forecast
+        examples=examples,
+        edges=edges,
+        accelerator=accelerator,
+        free=free,
+        **machine.given,
     )
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(plan.to_json(), indent=2))
     else:
-        Console().print(_text(found), markup=False, highlight=False)
+        Console().print(_text(plan), markup=False, highlight=False)
 
 
-def _text(found: Forecast) -> str:
-    rough = " (a rule of thumb; it depends on what is found)" if found.rough else ""
+def _text(plan: Forecast) -> str:
+    rough = " (a rule of thumb; it depends on what is found)" if plan.rough else ""
     lines = [
-        f"{found.model}: {found.parameters:,} parameters in {found.dtype}, {found.graph_edges:,} edges, on "
-        f"{found.device}",
-        f"{found.method} {found.direction} on {found.task}: {found.examples:,} examples of up to {found.tokens} "
-        f"tokens, {found.window} of them from the first difference on",
-        f"  micro-batches  {found.micro_batches:,} of {found.micro_batch}",
-        f"  before loading {_size(found.runtime):>10}",
-        f"  weights        {_size(found.weights):>10}",
-        f"  runs           {_size(found.runs):>10}",
-        f"  buffers        {_size(found.buffers):>10}",
-        f"  peak           {_size(found.peak):>10}   {'fits' if found.fits else 'DOES NOT FIT'} "
-        f"({_size(found.free)} are free)",
-        f"  work           {found.f:>8,.1f} F   F: a plain forward pass of all examples{rough}",
-        f"  time           {_time(found.seconds):>10}   at {found.operations_per_second / 1e9:,.0f} GFLOP/s",
+        f"{plan.model}: {plan.parameters:,} parameters in {plan.dtype}, {plan.graph_edges:,} edges, on {plan.device}",
+        f"{plan.method} {plan.direction} on {plan.task}: {plan.examples:,} examples of up to {plan.tokens} "
+        f"tokens, {plan.window} of them from the first difference on",
+        f"  micro-batches  {plan.micro_batches:,} of {plan.micro_batch}",
+        f"  before loading {_size(plan.runtime):>10}",
+        f"  weights        {_size(plan.weights):>10}",
+        f"  runs           {_size(plan.runs):>10}",
+        f"  buffers        {_size(plan.buffers):>10}",
+        f"  peak           {_size(plan.peak):>10}   {'fits' if plan.fits else 'DOES NOT FIT'} "
+        f"({_size(plan.free)} are free)",
+        f"  work           {plan.f:>8,.1f} F   F: a plain forward pass of all examples{rough}",
+        f"  time           {_time(plan.seconds):>10}   at {plan.operations_per_second / 1e9:,.0f} GFLOP/s",
     ]
-    return "\n".join([*lines, *(f"  note: {text}" for text in found.advice)])
+    return "\n".join([*lines, *(f"  note: {text}" for text in plan.advice)])
 
 
 def _size(count: int) -> str:

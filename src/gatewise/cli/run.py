@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from gatewise.cli.answers import circumstances, keep_answer, kept_answer
+from gatewise.cli.answers import circumstances, store_answer, stored_answer
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
@@ -30,8 +29,10 @@ from gatewise.cli.options import (
     load_task,
     make_folder,
     open_store,
+    option_words,
     options_apart,
-    parse_parameters,
+    parse_method,
+    print_json,
     print_remark,
     warnings_as_lines,
     whole_numbers,
@@ -42,23 +43,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gatewise.gates.testing.gate_test import GateTest
-    from gatewise.report.data import Command
-    from gatewise.report.investigation import Report
+    from gatewise.report import Report
 
 _GATES_SHOWN = 4
+_OF_THE_DATA = (
+    "model",
+    "sizes",
+    "headline",
+    "doubts",
+    "facts",
+    "trust",
+    "curves",
+    "proportions",
+    "agreement",
+    "seconds",
+)
 _SHOWN_ONLY = ("title", "searched", "gate lines")  # of an answer: not in its JSON
 
 
 @options_apart
 def run_command(
     machine: Machine,
-    team: Workers,
+    workers: Workers,
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     method: MethodOption = "eap",
     edges: Annotated[int, typer.Option(help="Edges of each circuit.")] = 500,
     sizes: Annotated[str | None, typer.Option(help="Smaller sizes for the slider: 50,100 [halves, for eap].")] = None,
-    all_gates: Annotated[bool, typer.Option("--all", help="Test every gate by truth tables (slow).")] = False,
+    all_gates: Annotated[bool, typer.Option("--all-gates", help="Test every gate by truth tables (slow).")] = False,
     examples: ExamplesOption = 32,
     random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 1,
     seed: SeedOption = 0,
@@ -84,87 +96,74 @@ def run_command(
     """
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
     given = {
-        "model": model, "task": task, "method": method, "edges": edges, "sizes": sizes, "all_gates": all_gates,
-        "examples": examples, "random": random, "seed": seed, "settings": settings, "groups": (machine, team),
-        "export": export,
+        "task": task, "method": method, "edges": edges, "sizes": sizes, "examples": examples, "random": random,
+        "seed": seed, "all_gates": all_gates or None, "export": export or None, "set": settings,
+        **machine.given, **workers.given,
     }  # fmt: skip
-
-    def command(changes: Mapping[str, Any]) -> str:
-        return _command({**given, **changes}, None if changes else folder)
-
-    asked = circumstances(f"{command({})} --store {store}", model, task, method)
-    answer = kept_answer(folder, asked)
+    command = _command(model, {**given, "out": folder})
+    now = circumstances(f"{command} --store {store}", model, task, method)
+    answer = stored_answer(folder, now)
     if answer is None:
-        parameters = parse_parameters(method, settings or [])
+        bound = parse_method(method, settings)
         smaller = None if sizes is None else whole_numbers("--sizes", sizes)
         make_folder(folder)
-        from gatewise.report.investigation import make_report
+        from gatewise.report import make_report
+        from gatewise.report.headline import next_steps
 
-        kept = open_store(str(folder / "store") if store is None else store)
+        opened = open_store(str(folder / "store") if store is None else store)
         loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
         with warnings_as_lines():
-            found = make_report(
+            report = make_report(
                 loaded,
                 made,
-                method,
+                bound,
                 edges=edges,
                 sizes=smaller,
                 all_gates=all_gates,
                 random_circuits=random,
                 seed=seed,
-                compute=machine.compute(team, kept),
-                **parameters,
+                compute=machine.compute(workers, opened),
             )
-        files = found.save(folder, command, export=export)
-        answer = _answer(found, files, command)
-        keep_answer(folder, asked, answer, files)
+        steps = {
+            step.why: _command(model, {**given, **step.changes}) if step.changes else "" for step in next_steps(report)
+        }
+        files = report.save(folder, command=command, next_commands=list(steps.values()), export=export)
+        answer = _answer(report, files, command, steps)
+        store_answer(folder, now, answer, files)
     else:
         print(f"nothing has changed since this was asked: the answer is in {folder}", file=sys.stderr)
     if as_json:
-        print(json.dumps({name: value for name, value in answer.items() if name not in _SHOWN_ONLY}, indent=2))
+        print_json({name: value for name, value in answer.items() if name not in _SHOWN_ONLY})
     else:
         _show(answer)
 
 
-def _command(given: Mapping[str, Any], out: Path | None) -> str:
-    """The command line of an investigation with these arguments."""
-    words = ["gatewise", "run", given["model"]]
-    for name in ("task", "method", "edges", "sizes", "examples", "random", "seed"):
-        words += [f"--{name}", str(given[name])] if given[name] is not None else []
-    words += ["--all"] if given["all_gates"] else []
-    words += ["--export"] if given["export"] else []
-    words += [word for setting in given["settings"] or [] for word in ("--set", setting)]
-    words += [word for group in given["groups"] for word in group.words]
-    words += ["--out", str(out)] if out is not None else []
-    return shlex.join(words)
+def _command(model: str, options: Mapping[str, Any]) -> str:
+    """The command line of a run with these options."""
+    return shlex.join(["gatewise", "run", model, *option_words(options)])
 
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")
 
 
-def _answer(found: Report, files: list[Path], command: Command) -> dict[str, Any]:
+def _answer(report: Report, files: list[Path], command: str, steps: Mapping[str, str]) -> dict[str, Any]:
     """What is printed, as plain data."""
-    from gatewise.report.data import report_data
-
-    data = report_data(found, command)
-    sentences = ("headline", "doubts", "facts", "trust", "next")
-    told = ("command", "model", "sizes", *sentences, "curves", "proportions", "agreement")
-    record = found.gates.ns.provenance
-    answer = {
-        **{key: data[key] for key in told},
-        "stability": found.stability,
-        "calibration": None
-        if found.calibration is None
-        else {name: one.rank_correlation for name, one in found.calibration.items()},
-        "seconds": data["seconds"],
-        "files": [str(file) for file in files],
-        "title": data["title"],
-        "searched": f"{record['method']}, {found.sizes[-1]:,} edges, {found.seconds:.0f} s",
-        "gate lines": [_gate_line(gate) for gate in list(found.interactions or ())[:_GATES_SHOWN]],
-    }
-    plain: dict[str, Any] = as_plain(answer)
-    return plain
+    calibration = report.calibration
+    answer: dict[str, Any] = as_plain(
+        {
+            "command": command,
+            **{key: report.page_data[key] for key in _OF_THE_DATA},
+            "next": [{"why": why, "command": text} for why, text in steps.items()],
+            "stability": report.stability,
+            "calibration": calibration and {name: part.rank_correlation for name, part in calibration.items()},
+            "files": [str(file) for file in files],
+            "title": report.page_data["title"],
+            "searched": f"{report.gates.ns.provenance['method']}, {report.sizes[-1]:,} edges, {report.seconds:.0f} s",
+            "gate lines": [_gate_line(gate) for gate in list(report.gate_tests or ())[:_GATES_SHOWN]],
+        }
+    )
+    return answer
 
 
 def _show(answer: Mapping[str, Any]) -> None:
@@ -180,18 +179,19 @@ def _show(answer: Mapping[str, Any]) -> None:
     console.print(Text("What next?", style="bold"))
     console.print(Text(f"  open {answer['files'][0]} in a browser: the circuit to explore"), soft_wrap=True)
     for step in answer["next"]:
-        how = f":\n  {step['command']}" if step["command"] else ""
-        console.print(Text.assemble((f"  {step['why']}", "dim"), how), soft_wrap=True)
+        command = f":\n  {step['command']}" if step["command"] else ""
+        console.print(Text.assemble((f"  {step['why']}", "dim"), command), soft_wrap=True)
 
 
 def _gate_line(gate: GateTest) -> str:
     """How each group acts, by the interval of its gate index, and the largest interaction."""
-    names, size = gate.interaction
-    indices = {name: index for name, index in gate.intervals["gamma"].items() if not math.isnan(index.value)}
-    acts = [
-        f"{name} {gate.group_labels[name]} ({one.value:+.2f}, {one.low:+.2f} to {one.high:+.2f})"
-        for name, one in indices.items()
-    ]
-    significant = "" if gate.confirmed is None else ", confirmed" if gate.confirmed else ", not confirmed"
-    strongest = f"{' x '.join(sorted(names))} {size.value:+.2f} of the logit difference"
-    return f"{gate.receiver}: {', '.join(acts)}; {strongest}{significant}"
+    acts = []
+    for name, index in gate.intervals.gamma.items():
+        if not math.isnan(index.value):
+            interval = f"{index.value:+.2f}, {index.low:+.2f} to {index.high:+.2f}"
+            acts.append(f"{name} {gate.group_labels[name]} ({interval})")
+    names, size = gate.strongest_interaction
+    line = f"{gate.receiver}: {', '.join(acts)}; {' x '.join(sorted(names))} normalised effect {size.value:+.2f}"
+    if gate.confirmed is None:
+        return line
+    return f"{line}, {'' if gate.confirmed else 'not '}confirmed end to end"

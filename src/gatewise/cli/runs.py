@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gatewise.cli.options import FoldingTable, JsonOption, open_store
+from gatewise.cli.options import FoldingTable, JsonOption, open_store, print_json
 
 if TYPE_CHECKING:
     from gatewise.store.maintenance import Entry
@@ -20,12 +20,12 @@ runs_app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-PlaceOption = Annotated[str, typer.Option("--store", "-s", help="The folder or URL that keeps results.")]
+StoreLocation = Annotated[str, typer.Option("--store", "-s", help="The folder or URL that keeps results.")]
 EXIT_DAMAGED = 1
 
 
 @runs_app.command("list")
-def list_command(store: PlaceOption, as_json: JsonOption = False) -> None:
+def list_command(store: StoreLocation, as_json: JsonOption = False) -> None:
     """List results and checkpoints with what they are, the newest last.
 
     Example:
@@ -36,18 +36,26 @@ def list_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     """
     from gatewise.store.maintenance import list_entries
 
-    found = list_entries(open_store(store))
+    entries = list_entries(open_store(store))
     if as_json:
-        print(json.dumps([_plain(entry) for entry in found], indent=2))
+        print_json([_plain(entry) for entry in entries])
         return
-    _print_table(found)
-    print(f"{len(found)} entries, {sum(entry.bytes for entry in found):,} bytes")
+    table = FoldingTable("key", "what it is", "bytes", "modified", box=None)
+    table.columns[2].justify = "right"
+    for column in (0, 2, 3):
+        table.columns[column].no_wrap = True
+    for entry in entries:
+        kind = "" if entry.kind in ("circuits", "json", "checkpoint") else f"{entry.kind}: "
+        modified = _when(entry)[:16].replace("T", " ")
+        table.add_row(entry.key[:8], Text(kind + entry.summary), f"{entry.bytes:,}", modified)
+    Console().print(table)
+    print(f"{len(entries)} entries, {_total(entries)}")
 
 
 @runs_app.command("show")
 def show_command(
     key: Annotated[str, typer.Argument(help="The key of an entry, or how it begins.")],
-    store: PlaceOption,
+    store: StoreLocation,
     as_json: JsonOption = False,
 ) -> None:
     """Show what was asked and what came out, once its checksums hold.
@@ -62,16 +70,15 @@ def show_command(
 
     entry = find_entry(open_store(store), key)
     if as_json:
-        print(json.dumps({**_plain(entry), **entry.content}, indent=2))
+        print_json({**_plain(entry), **entry.content})
         return
     print(f"{entry.key} ({entry.kind}) in {entry.path}, {entry.bytes:,} bytes, {_when(entry)}")
-    Console(soft_wrap=True).print_json(
-        json.dumps({k: v for k, v in entry.content.items() if k not in ("key", "kind", "schema")})
-    )
+    content = {name: value for name, value in entry.content.items() if name not in ("key", "kind", "schema")}
+    Console(soft_wrap=True).print_json(json.dumps(content))
 
 
 @runs_app.command("verify")
-def verify_command(store: PlaceOption, as_json: JsonOption = False) -> None:
+def verify_command(store: StoreLocation, as_json: JsonOption = False) -> None:
     """Verify every entry's checksums and content; exit with 1 if one is damaged. Changes nothing.
 
     Example:
@@ -82,22 +89,22 @@ def verify_command(store: PlaceOption, as_json: JsonOption = False) -> None:
     """
     from gatewise.store.maintenance import list_entries
 
-    found = list_entries(open_store(store))
-    bad = [entry for entry in found if entry.problem]
+    entries = list_entries(open_store(store))
+    bad = [entry for entry in entries if entry.problem]
     if as_json:
-        said = [{**_plain(entry), "problem": entry.problem} for entry in bad]
-        print(json.dumps({"sound": len(found) - len(bad), "bad": said}, indent=2))
+        problems = [{**_plain(entry), "problem": entry.problem} for entry in bad]
+        print_json({"sound": len(entries) - len(bad), "bad": problems})
     else:
         for entry in bad:
             print(f"{entry.path}: {entry.problem}")
-        print(f"{len(found) - len(bad)} sound, {len(bad)} bad")
+        print(f"{len(entries) - len(bad)} sound, {len(bad)} bad")
     if bad:
         raise typer.Exit(EXIT_DAMAGED)
 
 
 @runs_app.command("gc")
 def gc_command(
-    store: PlaceOption,
+    store: StoreLocation,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="Also checkpoints of unfinished searches.")
     ] = False,
@@ -114,36 +121,23 @@ def gc_command(
     """
     from gatewise.store.maintenance import collect, garbage
 
-    found = (garbage if dry_run else collect)(open_store(store), checkpoints=checkpoints)
+    entries = (garbage if dry_run else collect)(open_store(store), checkpoints=checkpoints)
     if as_json:
-        print(json.dumps({"removed": not dry_run, "entries": [_plain(entry) for entry in found]}, indent=2))
+        print_json({"removed": not dry_run, "entries": [_plain(entry) for entry in entries]})
         return
-    for entry in found:
+    for entry in entries:
         print(f"{entry.kind}: {entry.path}")
-    print(f"{'would remove' if dry_run else 'removed'} {len(found)}, {sum(entry.bytes for entry in found):,} bytes")
+    print(f"{'would remove' if dry_run else 'removed'} {len(entries)}, {_total(entries)}")
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
-    return {
-        "key": entry.key,
-        "kind": entry.kind,
-        "path": entry.path,
-        "bytes": entry.bytes,
-        "modified": _when(entry),
-        "record": entry.record,
-    }
+    plain = {name: getattr(entry, name) for name in ("key", "kind", "path", "bytes", "record")}
+    return {**plain, "modified": _when(entry)}
 
 
 def _when(entry: Entry) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.modified))
 
 
-def _print_table(found: list[Entry]) -> None:
-    table = FoldingTable("key", "what it is", "bytes", "modified", box=None)
-    table.columns[2].justify = "right"
-    for column in (0, 2, 3):
-        table.columns[column].no_wrap = True
-    for entry in found:
-        what = entry.summary if entry.kind in ("circuits", "json", "checkpoint") else f"{entry.kind}: {entry.summary}"
-        table.add_row(entry.key[:8], Text(what), f"{entry.bytes:,}", _when(entry)[:16].replace("T", " "))
-    Console().print(table)
+def _total(entries: list[Entry]) -> str:
+    return f"{sum(entry.bytes for entry in entries):,} bytes"

@@ -18,7 +18,7 @@ EXIT_INCOMPLETE = 1
 @options_apart
 def sweep_command(
     machine: Machine,
-    team: Workers,
+    workers: Workers,
     grid: Annotated[Path, typer.Argument(help="TOML file: models, tasks, methods, directions, sizes, seeds.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the table; made if it is not there.")],
     store: Annotated[str | None, typer.Option(help="Folder or URL that keeps results [OUT/store].")] = None,
@@ -30,7 +30,7 @@ def sweep_command(
 ) -> None:
     """Run what is missing of a grid of searches, evaluate on held-out pairs, and collect one tidy table.
 
-    Start it again after whatever ended it: it goes on. Exits with 1 if cells failed; they are listed. What is said here
+    Start it again after whatever ended it: it resumes. Exits with 1 if cells failed; they are listed. What is said here
     about the model and the machine stands in place of what the grid says.
 
     Examples:
@@ -40,14 +40,18 @@ def sweep_command(
     gatewise sweep grid.toml --out sweep
     ```
     """
+    from gatewise.compute import Compute
     from gatewise.sweep import read_grid, run_sweep
 
-    asked = replace(read_grid(grid), **machine.given)
     with warnings_as_lines():
         report = run_sweep(
-            asked, out, store=store, workers=team.workers or 1, ray=team.ray, retries=retries, dry_run=dry_run,
+            replace(read_grid(grid), **machine.given),
+            out,
+            retries=retries,
+            dry_run=dry_run,
             tell=lambda text: print(text, file=sys.stderr),
-        )  # fmt: skip
+            compute=Compute(workers=workers.workers, ray=workers.ray, store=store),
+        )
     for cell, problem in report.failures[:20]:
         print(f"failed: {cell}: {' '.join(problem.split())}", file=sys.stderr)
     if len(report.failures) > 20:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +11,23 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gatewise.cli.options import DEFAULT_MODEL, FoldingTable, JsonOption, Machine, ModelOption, load, options_apart
+from gatewise.cli.options import (
+    DEFAULT_MODEL,
+    FoldingTable,
+    JsonOption,
+    Machine,
+    ModelOption,
+    load,
+    options_apart,
+    print_json,
+)
 from gatewise.errors import GatewiseWarning
 
 if TYPE_CHECKING:
-    from gatewise.evaluation.task_check import Ability, Preview
+    from collections.abc import Sequence
+
+    from gatewise.evaluation import Ability
+    from gatewise.evaluation.prompts import ShownExample
     from gatewise.tasks.parsing import Row
 
 _SHOWN = 3  # examples of a check
@@ -37,8 +48,7 @@ def list_tasks(as_json: JsonOption = False) -> None:
     from gatewise.tasks.registry import RECIPES, task_options
 
     if as_json:
-        listed = [{"name": r.name, "summary": r.summary, "options": task_options(r.name)} for r in RECIPES.values()]
-        print(json.dumps(listed, indent=2))
+        print_json([{"name": r.name, "summary": r.summary, "options": task_options(r.name)} for r in RECIPES.values()])
         return
     console = Console(highlight=False)
     for recipe in RECIPES.values():
@@ -69,23 +79,22 @@ def show_task(
     gatewise tasks show my.csv --model tiny -n 10
     ```
     """
-    from gatewise.evaluation.task_check import preview
+    from gatewise.evaluation.prompts import shown_examples
     from gatewise.tasks import task
 
     loaded = load(model, machine)
     made = task(name, loaded, examples=examples, seed=seed, bos=machine.bos, first_token=machine.first_token)
-    shown = preview(loaded, made.train, compute=machine.compute())
+    shown = shown_examples(loaded, made.train, compute=machine.compute())
     if as_json:
-        found = {"task": made.name, "model": loaded.name, "seed": seed, "bos": made.bos}
-        print(json.dumps({**found, "examples": [asdict(example) for example in shown]}, indent=2))
+        known = {"task": made.name, "model": loaded.name, "seed": seed, "bos": made.bos}
+        print_json({**known, "examples": [asdict(example) for example in shown]})
         return
-    console = Console()
+    console = Console(highlight=False)
     console.print(_table(shown))
     console.print(
-        f"{made.name} for {loaded.name}, seed {seed}, {'with' if made.bos else 'without'} BOS. "
-        f"Probabilities are totals over the right and over the incorrect answers.",
+        f"{made.name} for {loaded.name}, seed {seed}, {_bos(made.bos)}. "
+        f"Probabilities are totals over the correct and over the incorrect answers.",
         markup=False,
-        highlight=False,
     )
 
 
@@ -109,7 +118,8 @@ def check_task(
     ```
     """
     from gatewise.evaluation import ability, check_task
-    from gatewise.evaluation.task_check import bos_problem, preview
+    from gatewise.evaluation.prompts import shown_examples
+    from gatewise.evaluation.task_check import bos_problem
     from gatewise.tasks import task
     from gatewise.tasks.parsing import BadRowsError, doubtful_rows
     from gatewise.tasks.registry import RECIPES, parse_name
@@ -118,55 +128,56 @@ def check_task(
     short, _ = parse_name(path)
     lines: list[Row] = [] if short in RECIPES else read_lines(Path(short))[0]  # before the model is loaded
     reading: dict[str, Any] = {"first_token": machine.first_token, "examples": MOST_PAIRS if lines else 64}
-    loaded = load(model, machine)
+    loaded, compute = load(model, machine), machine.compute()
     try:
         made = task(path, loaded, bos=machine.bos, **reading)
     except BadRowsError as error:
         _refuse(path, error.problems, doubtful_rows(lines), as_json)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
-        problems = [*check_task(loaded, made, compute=machine.compute()), *doubtful_rows(lines)]
-    sizes = {"train": len(made.train), "test": len(made.test)}
-    search = ability(loaded, made.train, compute=machine.compute())
-    found = {made.bos: ability(loaded, made.test, compute=machine.compute())}
+        problems = [*check_task(loaded, made, compute=compute), *doubtful_rows(lines)]
+    on_train = ability(loaded, made.train, compute=compute)
+    on_test = {made.bos: ability(loaded, made.test, compute=compute)}
     if loaded.tokenizer.bos_token_id is not None:
         other = task(path, loaded, bos=not made.bos, **reading)
-        found[other.bos] = ability(loaded, other.test, compute=machine.compute())
-        problem = bos_problem(found[made.bos], found[other.bos], bos=made.bos)
+        on_test[other.bos] = ability(loaded, other.test, compute=compute)
+        problem = bos_problem(on_test[made.bos], on_test[other.bos], bos=made.bos)
         problems += [] if problem is None else [problem]
-    examples = preview(loaded, made.test[:_SHOWN], compute=machine.compute())
+    examples = shown_examples(loaded, made.test[:_SHOWN], compute=compute)
     if as_json:
-        abilities = {"with_bos" if with_bos else "without_bos": asdict(one) for with_bos, one in found.items()}
-        known = {"task": made.name, "model": loaded.name, **sizes, "bos": made.bos, "searched_on": asdict(search)}
-        shown = {**known, **abilities, "examples": [asdict(one) for one in examples], "warnings": problems}
-        print(json.dumps(shown, indent=2))
+        known = {"task": made.name, "model": loaded.name, "train": len(made.train), "test": len(made.test)}
+        abilities = {_bos(bos).replace(" BOS", "_bos"): asdict(measured) for bos, measured in on_test.items()}
+        shown = {"examples": [asdict(example) for example in examples], "warnings": problems}
+        print_json({**known, "bos": made.bos, "searched_on": asdict(on_train), **abilities, **shown})
         return
     Console().print(_table(examples))
-    print(f"{made.name} for {loaded.name}: {sizes['train']} pairs to search on, {sizes['test']} to test on.")
-    print(f"pairs to search on: {_said(search)}")
-    for with_bos, one in found.items():
-        words = f"{'with' if with_bos else 'without'} BOS{' (chosen)' if with_bos == made.bos else ''}"
-        print(f"pairs to test on, {words}: {_said(one)}")
+    print(f"{made.name} for {loaded.name}: {len(made.train)} pairs to search on, {len(made.test)} to test on.")
+    print(f"pairs to search on: {_sentence(on_train)}")
+    for bos, measured in on_test.items():
+        print(f"pairs to test on, {_bos(bos)}{' (chosen)' if bos == made.bos else ''}: {_sentence(measured)}")
     for problem in problems:
         print(f"warning: {problem}")
     if not problems:
         print("No objections.")
 
 
-def _said(one: Ability) -> str:
+def _bos(bos: bool) -> str:
+    return "with BOS" if bos else "without BOS"
+
+
+def _sentence(measured: Ability) -> str:
     return (
-        f"pairwise accuracy {one.pairwise_accuracy:.1%}, right as the most probable word {one.top1_accuracy:.1%}, "
-        f"logit difference "
-        f"{one.logit_diff_clean:.2f} clean, {one.logit_diff_corrupted:.2f} corrupted"
+        f"pairwise accuracy {measured.pairwise_accuracy:.1%}, top-1 accuracy {measured.top1_accuracy:.1%}, logit "
+        f"difference {measured.logit_diff_clean:.2f} clean, {measured.logit_diff_corrupted:.2f} corrupted"
     )
 
 
 def _refuse(path: str, problems: list[str], doubts: list[str], as_json: bool) -> NoReturn:
     """Name every bad line, and the others that add nothing."""
     if as_json:
-        print(json.dumps({"task": path, "bad_lines": problems, "warnings": doubts}, indent=2))
+        print_json({"task": path, "bad_lines": problems, "warnings": doubts})
     else:
-        print("\n".join([*problems, *(f"warning: {one}" for one in doubts)]))
+        print("\n".join([*problems, *(f"warning: {doubt}" for doubt in doubts)]))
         print(f"{len(problems)} bad line{'s' if problems[1:] else ''} in {path}.")
     raise typer.Exit(1)
 
@@ -197,43 +208,30 @@ def measure_tasks(
     loaded = load(model, machine)
     reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
     tests = [task(name, loaded, examples=examples, seed=seed, **reading).test for name in names or all_task_names()]
-    found = {pairs.name: ability(loaded, pairs, compute=machine.compute()) for pairs in tests}
+    measured = {pairs.name: ability(loaded, pairs, compute=machine.compute()) for pairs in tests}
     if as_json:
-        print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))
-    else:
-        Console().print(_abilities(found))
+        print_json({name: asdict(row) for name, row in measured.items()})
+        return
+    headers = ("task", "pairs", "pairwise accuracy", "top-1 accuracy", "logit diff clean", "logit diff corrupted")
+    table = FoldingTable(*headers, numbers=True, box=None)
+    for name, row in measured.items():
+        shares = (f"{row.pairwise_accuracy:.1%}", f"{row.top1_accuracy:.1%}")
+        table.add_row(name, str(row.pairs), *shares, f"{row.logit_diff_clean:.2f}", f"{row.logit_diff_corrupted:.2f}")
+    Console().print(table)
 
 
-def _abilities(found: dict[str, Ability]) -> FoldingTable:
-    table = FoldingTable(
-        "task",
-        "pairs",
-        "pairwise accuracy",
-        "top is right",
-        "logit difference clean",
-        "logit difference corrupted",
-        box=None,
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, one in found.items():
-        shares = (f"{one.pairwise_accuracy:.1%}", f"{one.top1_accuracy:.1%}")
-        table.add_row(name, str(one.pairs), *shares, f"{one.logit_diff_clean:.2f}", f"{one.logit_diff_corrupted:.2f}")
+def _table(examples: Sequence[ShownExample]) -> FoldingTable:
+    table = FoldingTable("prompt", "correct", "incorrect", "P(correct)", "P(incorrect)", show_lines=False)
+    for example in examples:
+        clean, corrupted = (example.answers[side] for side in ("clean", "corrupted"))
+        answers = (_shortened(example.correct), _shortened(example.incorrect))
+        table.add_row(Text(example.clean), *answers, f"{clean.correct:.3f}", f"{clean.incorrect:.3f}")
+        probabilities = (f"{corrupted.correct:.3f}", f"{corrupted.incorrect:.3f}")
+        table.add_row(Text(example.corrupted, style="dim"), "", "", *probabilities, end_section=True)
     return table
 
 
-def _table(shown: list[Preview]) -> FoldingTable:
-    table = FoldingTable("prompt", "correct", "incorrect", "P(right)", "P(wrong)", show_lines=False)
-    for example in shown:
-        correct, incorrect = _answers(example.correct), _answers(example.incorrect)
-        clean = (f"{example.right_on_clean:.3f}", f"{example.wrong_on_clean:.3f}")
-        corrupted = (f"{example.right_on_corrupted:.3f}", f"{example.wrong_on_corrupted:.3f}")
-        table.add_row(Text(example.clean), correct, incorrect, *clean)
-        table.add_row(Text(example.corrupted, style="dim"), "", "", *corrupted, end_section=True)
-    return table
-
-
-def _answers(answers: tuple[str, ...]) -> Text:
-    """All of them, or the first and the last of many."""
+def _shortened(answers: tuple[str, ...]) -> Text:
+    """All answers, or the first and the last of many."""
     words = [answer.strip() or repr(answer) for answer in answers]
     return Text(" ".join(words) if len(words) <= 3 else f"{words[0]} .. {words[-1]}")

@@ -1,22 +1,19 @@
-"""How good circuits are."""
+"""How good circuits are, and how well a model does the task that they are about."""
 
-from gatewise.evaluation._stability import Overlap, Stability, overlap, stability
+from gatewise.evaluation._overlap import Overlap, overlap
 from gatewise.evaluation.ablation import AblationResult, ablate
-from gatewise.evaluation.evaluations import MIB_SHARES, Evaluation, Evaluations, evaluate
+from gatewise.evaluation.evaluations import Evaluation, Evaluations, evaluate
 from gatewise.evaluation.task_check import Ability, ability, check_task
 
 __all__ = [
-    "MIB_SHARES",
     "Ability",
     "AblationResult",
     "Evaluation",
     "Evaluations",
     "Overlap",
-    "Stability",
     "ability",
     "ablate",
     "check_task",
     "evaluate",
     "overlap",
-    "stability",
 ]

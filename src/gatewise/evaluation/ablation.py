@@ -11,60 +11,81 @@ from gatewise.compute import Compute
 from gatewise.engine.runs.activations import Ablation
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
-from gatewise.evaluation.evaluations import Behaviour, evaluate, share_between
+from gatewise.evaluation.evaluations import Behaviour, evaluate, normalise
 from gatewise.models.model import Model
+
+_NAMED = 4  # targets in a repr
 
 
 @dataclass(frozen=True, repr=False)
 class AblationResult:
-    """What is left of a model without some of its edges, beside the whole model and the empty circuit."""
+    """What is left of a model without some of its edges, beside the whole model and the empty circuit.
 
-    names: tuple[str, ...]  # nodes and edges as they were given
-    edges: Circuit  # what was removed
+    Attributes:
+        names: Nodes and edges as they were given.
+        edges: The edges that were removed.
+        left: What the model does without them.
+        full: What the whole model does.
+        empty: What the empty circuit does.
+    """
+
+    names: tuple[str, ...]
+    edges: Circuit
     left: Behaviour
     full: Behaviour
     empty: Behaviour
 
     @property
     def logit_diff_left(self) -> float:
-        """Share of the way from the empty circuit (0) to the whole model (1), by logit difference."""
-        return share_between(self.empty.logit_diff, self.left.logit_diff, self.full.logit_diff)
+        """Normalised logit difference: 0 is the empty circuit, 1 the whole model."""
+        return normalise(self.left.logit_diff, self.empty.logit_diff, self.full.logit_diff)
 
     def __repr__(self) -> str:
-        without = ", ".join(self.names[:4]) + (f" and {len(self.names) - 4} more" if len(self.names) > 4 else "")
+        further = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
         return (
-            f"<Without {without} ({len(self.edges):,} edges): logit difference {self.left.logit_diff.mean:.2f} of "
-            f"{self.full.logit_diff.mean:.2f} (empty circuit {self.empty.logit_diff.mean:.2f}), pairwise accuracy "
-            f"{self.left.accuracy.mean:.0%} of {self.full.accuracy.mean:.0%}, KL to the model {self.left.kl_from_full}>"
+            f"<Without {', '.join(self.names[:_NAMED])}{further} ({len(self.edges):,} edges): logit difference "
+            f"{self.left.logit_diff.mean:.2f} of {self.full.logit_diff.mean:.2f} (empty circuit "
+            f"{self.empty.logit_diff.mean:.2f}), pairwise accuracy {self.left.accuracy.mean:.0%} of "
+            f"{self.full.accuracy.mean:.0%}, KL to the model {self.left.kl_from_full}>"
         )
 
 
 def ablate(
     model: Model,
     data: Data,
-    what: Circuit | str | Iterable[str] = (),
+    targets: Circuit | str | Iterable[str],
     *,
     ablation: Ablation | None = None,
     compute: Compute | None = None,
 ) -> AblationResult:
-    """Remove nodes ("a5.h9", "m3") or edges ("a5.h9->m8"), or a circuit, and say what the model still does.
+    """Remove nodes, edges or a circuit from a model and measure what it still does.
 
-    A node is removed with all edges that it sends. Of a task, the held-out pairs are taken. `ablation` is what removed
-    edges carry, as for `discover`.
+    Args:
+        model: The model to ablate.
+        data: Pairs, a task (its held-out pairs are taken) or a setting.
+        targets: Nodes ("a5.h9", "m3"), which go with all edges that they send, edges ("a5.h9->m8"), or a circuit.
+        ablation: What removed edges carry: "patching" by default, or "zero", "mean", "noise".
+        compute: Where to run, by default the innermost `with gw.Compute(...)`.
+
+    Returns:
+        What is left without the targets, beside the whole model and the empty circuit.
+
+    Raises:
+        GatewiseError: If the model has no such node or edge.
     """
     setting = Setting.of(model, data, "test", ablation=ablation, compute=compute)
     names: tuple[str, ...] = ("a circuit",)
-    if isinstance(what, Circuit):
-        removed = what
+    if isinstance(targets, Circuit):
+        removed = targets
     else:
-        names = (what,) if isinstance(what, str) else tuple(what)
-        removed = setting.graph.circuit([edge for name in names for edge in _sent(setting.graph, name)])
-    found = evaluate(model, setting, removed, random_circuits=0)
-    return AblationResult(names, removed, found.complement, found.full, found.empty)
+        names = (targets,) if isinstance(targets, str) else tuple(targets)
+        removed = setting.graph.circuit([edge for name in names for edge in _edges_of(setting.graph, name)])
+    evaluation = evaluate(model, setting, removed, random_circuits=0)
+    return AblationResult(names, removed, evaluation.complement, evaluation.full, evaluation.empty)
 
 
-def _sent(graph: Graph, name: str) -> list[int]:
-    """The edges that a name means: itself, or all that a node sends."""
+def _edges_of(graph: Graph, name: str) -> list[int]:
+    """Indices of the edges that a name means: an edge itself, or all that a node sends."""
     if "->" in name:
         return [graph.index(name)]
     sender = graph.find_sender(name)

@@ -23,52 +23,77 @@ from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation
 from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.errors import GatewiseError
+from gatewise.evaluation.evaluation_table import as_html, as_text
 from gatewise.evaluation.task_check import Ability
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, Reference
 from gatewise.workers import WorkerPool, threads
 
-_FEWEST_PARTS = 16  # of an evaluation by workers
-MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_FEWEST_PIECES = 16  # of an evaluation that workers share
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What one set of edges does with the pairs."""
+    """What one set of edges does with the pairs.
 
-    kl_from_full: Measure  # KL(G || this)
-    kl_to_full: Measure  # KL(this || G)
-    accuracy: Measure  # share of examples with pairwise accuracy
-    top_accuracy: Measure  # share of examples whose arg-max over the vocabulary is right
-    logit_diff: Measure  # or the metric that was asked for in its place
+    Attributes:
+        kl_from_full: KL(G || this).
+        kl_to_full: KL(this || G).
+        accuracy: Pairwise accuracy: share of examples where the correct answer leads the incorrect one.
+        top_accuracy: Top-1 accuracy: share of examples whose arg-max over the vocabulary is a correct answer.
+        logit_diff: Logit difference, or the metric that was asked for in its place.
+    """
+
+    kl_from_full: Measure
+    kl_to_full: Measure
+    accuracy: Measure
+    top_accuracy: Measure
+    logit_diff: Measure
 
 
-_MEASURES = tuple(one.name for one in fields(Behaviour))
-_NUMBERS = ("edges", "graph_edges", "sparsity", "recovered", "recovered_logit_diff", "destroyed")
+_MEASURES = tuple(measure.name for measure in fields(Behaviour))
+_DERIVED = ("sparsity", "recovered", "recovered_logit_diff", "destroyed")
 _PARTS = ("circuit", "complement", "full", "empty")  # whose measures of single examples are kept
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """One circuit: what it does, what is left without it, and the same for random circuits of its size."""
+    """One circuit: what it does, what is left without it, and the same for random circuits of its size.
+
+    Attributes:
+        name: The name that was given, or the method and direction that found the circuit.
+        edges: Edges of the circuit.
+        graph_edges: Edges of the whole graph.
+        on_path: Edges on a path from the input to the logits; without one the circuit does what the empty one does.
+        examples: Number of pairs.
+        circuit: What the circuit does alone.
+        complement: What the model does without it.
+        full: What the whole model does.
+        empty: What the empty circuit does.
+        random_circuits: Number of random circuits of the same size.
+        random_circuit: Mean of what they do alone; None if there are none.
+        random_complement: Mean of what the model does without them; None if there are none.
+        values: Measures of every example. [circuit, complement, full or empty; measure; example]
+    """
 
     name: str
     edges: int
     graph_edges: int
-    on_path: int  # edges on a path from the input to the logits; without one the circuit does what the empty one does
+    on_path: int
     examples: int
     circuit: Behaviour
     complement: Behaviour
     full: Behaviour
     empty: Behaviour
     random_circuits: int
-    random_circuit: Behaviour | None  # mean over random circuits of the same size
+    random_circuit: Behaviour | None
     random_complement: Behaviour | None
-    values: Tensor | None = field(default=None, repr=False, compare=False)  # [part, measure, example]
+    values: Tensor | None = field(default=None, compare=False)
 
     @property
     def sparsity(self) -> float:
+        """Share of the graph's edges that the circuit does without."""
         return 1 - self.edges / self.graph_edges
 
     @property
@@ -82,37 +107,31 @@ class Evaluation:
         return self.complement.kl_to_full
 
     @property
-    def completeness_reversed(self) -> Measure:
-        """KL(G || G\\C), the other order."""
-        return self.complement.kl_from_full
-
-    @property
     def recovered(self) -> float:
-        """Share of the way from the empty circuit (0) to the full graph (1), by KL(G || C)."""
-        return share_between(self.empty.kl_from_full, self.faithfulness, 0.0)
+        """Normalised faithfulness by KL(G || C): 0 is the empty circuit, 1 the full graph."""
+        return normalise(self.faithfulness, self.empty.kl_from_full, 0.0)
 
     @property
     def recovered_logit_diff(self) -> float:
-        """MIB's f(C): share of the way from the empty circuit (0) to the full graph (1), by logit difference."""
-        return share_between(self.empty.logit_diff, self.circuit.logit_diff, self.full.logit_diff)
+        """MIB's f(C), the normalised logit difference: 0 is the empty circuit, 1 the full graph."""
+        return normalise(self.circuit.logit_diff, self.empty.logit_diff, self.full.logit_diff)
 
     @property
     def destroyed(self) -> float:
-        """Share of the corrupted run's divergence that removing the circuit causes, by KL(. || G)."""
-        return share_between(0.0, self.completeness, self.empty.kl_to_full)
+        """Normalised completeness by KL(. || G): 0 is the full graph, 1 the corrupted run."""
+        return normalise(self.completeness, 0.0, self.empty.kl_to_full)
 
     @property
     def ability(self) -> Ability:
         """How well the model does the task on these pairs; the empty circuit is the model on corrupted prompts."""
-        full, empty = self.full, self.empty
         return Ability(
-            self.examples,
-            full.accuracy.mean,
-            full.top_accuracy.mean,
-            full.logit_diff.mean,
-            empty.logit_diff.mean,
-            math.hypot(full.logit_diff.error, empty.logit_diff.error),
-            empty.accuracy.mean,
+            pairs=self.examples,
+            pairwise_accuracy=self.full.accuracy.mean,
+            top1_accuracy=self.full.top_accuracy.mean,
+            logit_diff_clean=self.full.logit_diff.mean,
+            logit_diff_corrupted=self.empty.logit_diff.mean,
+            logit_diff_error=math.hypot(self.full.logit_diff.error, self.empty.logit_diff.error),
+            pairwise_accuracy_corrupted=self.empty.accuracy.mean,
         )
 
     @property
@@ -124,8 +143,12 @@ class Evaluation:
         return [dict(zip(names, row, strict=True)) for row in self.values.flatten(0, 1).T.tolist()]
 
     def row(self) -> dict[str, Any]:
-        """All numbers side by side, such as `circuit_logit_diff` and `circuit_logit_diff_error`."""
-        row = {name: getattr(self, name) for name in _NUMBERS}
+        """Put all numbers side by side, as one row of a table.
+
+        Returns:
+            Numbers by name, such as `circuit_logit_diff` and `circuit_logit_diff_error`.
+        """
+        row = {name: getattr(self, name) for name in ("edges", "graph_edges", *_DERIVED)}
         for part in (*_PARTS, "random_circuit", "random_complement"):
             behaviour = getattr(self, part)
             if behaviour is not None:
@@ -134,19 +157,28 @@ class Evaluation:
         return row
 
     def to_json(self) -> dict[str, Any]:
-        derived = ("sparsity", "recovered", "recovered_logit_diff", "destroyed")
-        plain = {name: value for name, value in asdict(replace(self, values=None)).items() if name != "values"}
-        return {**plain, **{name: getattr(self, name) for name in derived}}
+        """Make plain data of it.
+
+        Returns:
+            All fields but the values of single examples, and the normalised measures.
+        """
+        plain = asdict(replace(self, values=None))
+        del plain["values"]
+        return plain | {name: getattr(self, name) for name in _DERIVED}
 
     def to_frame(self) -> Any:
-        """The measures of every example as a pandas frame."""
+        """Make a pandas frame of the measures of every example.
+
+        Returns:
+            A frame with one row per example, in the order of the pairs.
+        """
         return frame(self.per_example)
 
     def __repr__(self) -> str:
-        return repr(Evaluations((self,)))
+        return as_text([self])
 
     def _repr_html_(self) -> str:
-        return Evaluations((self,))._repr_html_()
+        return as_html([self])
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,39 +198,46 @@ class Evaluations(Sequence[Evaluation]):
         return len(self.items)
 
     def _curve(self) -> tuple[Tensor, Tensor]:
+        """Shares of edges, in order, and the normalised logit differences of circuits of that size."""
         if len(self) < 2:
             raise GatewiseError("an area needs circuits of at least two sizes; evaluate a list of circuits.")
-        items = sorted(self.items, key=lambda item: item.edges)
-        share = torch.tensor([item.edges / item.graph_edges for item in items], dtype=torch.float64)
-        return share, torch.tensor([item.recovered_logit_diff for item in items], dtype=torch.float64)
+        ordered = sorted(self.items, key=lambda evaluation: evaluation.edges)
+        shares = [1 - evaluation.sparsity for evaluation in ordered]
+        recovered = [evaluation.recovered_logit_diff for evaluation in ordered]
+        return torch.tensor(shares, dtype=torch.float64), torch.tensor(recovered, dtype=torch.float64)
 
     @property
     def cpr(self) -> float:
         """MIB's circuit performance ratio: area under f over the share of edges (trapezoid). High is good."""
-        share, recovered = self._curve()
-        return float(torch.trapezoid(recovered, share))
+        shares, recovered = self._curve()
+        return float(torch.trapezoid(recovered, shares))
 
     @property
     def cmd(self) -> float:
         """MIB's circuit-model distance: area of |1 - f| over the share of edges (trapezoid). Low is good."""
-        share, recovered = self._curve()
-        return float(torch.trapezoid((1 - recovered).abs(), share))
+        shares, recovered = self._curve()
+        return float(torch.trapezoid((1 - recovered).abs(), shares))
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [item.to_json() for item in self.items]
+        """Make plain data of them.
+
+        Returns:
+            What `Evaluation.to_json` gives for each circuit.
+        """
+        return [evaluation.to_json() for evaluation in self.items]
 
     def to_frame(self) -> Any:
-        """The numbers of every circuit as a pandas frame, one row each."""
-        return frame([item.row() for item in self.items])
+        """Make a pandas frame of the numbers of every circuit.
+
+        Returns:
+            A frame with one row per circuit, as `Evaluation.row` has it.
+        """
+        return frame([evaluation.row() for evaluation in self.items])
 
     def __repr__(self) -> str:
-        from gatewise.evaluation.evaluation_table import as_text
-
         return as_text(self.items)
 
     def _repr_html_(self) -> str:
-        from gatewise.evaluation.evaluation_table import as_html
-
         return as_html(self.items)
 
 
@@ -240,107 +279,117 @@ def evaluate(
     metric: AnyMetric = None,
     compute: Compute | None = None,
 ) -> Evaluation | Evaluations:
-    """Evaluate a circuit or several, beside `random_circuits` random ones of each size.
+    """Evaluate one circuit or several, each beside random circuits of its size.
 
-    Of a task, the held-out pairs are taken. `ablation`: what removed edges carry, as for `discover`. `metric`: what
-    stands in the place of the logit difference. `compute`: workers share
-    examples and circuits.
+    Args:
+        model: The model that the circuits belong to.
+        data: Pairs, a task (its held-out pairs are taken) or a setting.
+        circuits: One circuit, or a list of them.
+        random_circuits: Number of random circuits of each size to compare with.
+        seed: Seed of the random circuits, and of noise ablation.
+        names: Names of the circuits, in their order; by default the method and direction that found them.
+        ablation: What removed edges carry: "patching" by default, or "zero", "mean", "noise".
+        metric: What stands in the place of the logit difference: a `gw.Metric`, a function or a name.
+        compute: Where to run, by default the innermost `with gw.Compute(...)`; workers share examples and circuits.
+
+    Returns:
+        An evaluation for one circuit, evaluations for a list.
+
+    Raises:
+        GatewiseError: If a circuit belongs to another graph than the model's.
     """
     setting = Setting.of(model, data, "test", ablation=ablation, metric=metric, seed=seed, compute=compute)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
-    team = current_compute(compute).worker_pool(model.device)
-    measured = _measured(setting, _run(setting, chosen, random_circuits, seed), team)
-    evaluations = _summarised(setting, chosen, measured, random_circuits, names)
-    return evaluations[0] if isinstance(circuits, Circuit) else evaluations
+    setting.check_circuits(chosen)
+    random = [
+        setting.graph.random_circuit(size, seed=seed * 1_000 + i)
+        for size in sorted({len(circuit) for circuit in chosen})
+        for i in range(random_circuits)
+    ]
+    to_run = [setting.graph.full(), setting.graph.empty()]
+    for circuit in (*chosen, *random):  # a circuit and its complement share the runs of their first sublayers
+        to_run += [circuit, ~circuit]
+    measured = _measure(setting, to_run, current_compute(compute).worker_pool(model.device))
+    ends = measured[:2]  # of the full and the empty graph
+    by_circuit = measured[2:].reshape(-1, 2, *measured.shape[1:]) if chosen else measured[2:]
+    evaluations = []
+    for i, circuit in enumerate(chosen):
+        same_size = [len(chosen) + j for j, drawn in enumerate(random) if len(drawn) == len(circuit)]
+        name = names[i] if i < len(names) else _name(circuit)
+        evaluations.append(_summarise(name, circuit, ends, by_circuit[i], by_circuit[same_size]))
+    return evaluations[0] if isinstance(circuits, Circuit) else Evaluations(tuple(evaluations))
+
+
+def _summarise(name: str, circuit: Circuit, ends: Tensor, both: Tensor, random: Tensor) -> Evaluation:
+    """Means and standard errors over examples.
+
+    ends: the full and the empty graph, both: the circuit and its complement, [2, measure, example]; random: the same
+    for random circuits, [circuit, 2, measure, example].
+    """
+    inside, outside, full, empty = (_behaviour(values) for values in (*both, *ends))
+    baseline = [_behaviour(values) for values in random.mean(dim=0)] if len(random) else [None, None]
+    return Evaluation(
+        name=name,
+        edges=len(circuit),
+        graph_edges=circuit.graph.n_edges,
+        on_path=len(circuit.connected()),
+        examples=ends.shape[-1],
+        circuit=inside,
+        complement=outside,
+        full=full,
+        empty=empty,
+        random_circuits=len(random),
+        random_circuit=baseline[0],
+        random_complement=baseline[1],
+        values=torch.cat([both, ends]),
+    )
 
 
 def behaviours(setting: Setting, circuits: Sequence[Circuit]) -> list[Behaviour]:
     """What circuits do, and nothing else: no complements, and no random circuits beside them."""
     setting.check_circuits(circuits)
-    return [_summary([found]) for found in _measured(setting, circuits, None)]
-
-
-def _run(setting: Setting, circuits: Sequence[Circuit], random_circuits: int, seed: int) -> list[Circuit]:
-    """All that is run: the full graph, the empty one, then circuits and random ones, each before its complement."""
-    setting.check_circuits(circuits)
-    graph = setting.graph
-    sizes = sorted({len(circuit) for circuit in circuits}) if random_circuits else []
-    random = [graph.random_circuit(n, seed=seed * 1_000 + i) for n in sizes for i in range(random_circuits)]
-    both = [circuit for one in (*circuits, *random) for circuit in (one, ~one)]
-    return [graph.full(), graph.empty(), *both]
-
-
-def _summarised(
-    setting: Setting,
-    chosen: Sequence[Circuit],
-    measured: Tensor,
-    random_circuits: int,
-    names: Sequence[str],
-) -> Evaluations:
-    """The evaluations of circuits from the measures of all that was run."""
-    found = iter(measured)
-    sizes = sorted({len(circuit) for circuit in chosen}) if random_circuits else []
-    full, empty = next(found), next(found)
-    results = [(next(found), next(found)) for _ in chosen]
-    baselines = {size: [(next(found), next(found)) for _ in range(random_circuits)] for size in sizes}
-    return Evaluations(
-        tuple(
-            Evaluation(
-                name=names[i] if i < len(names) else _name(circuit),
-                edges=len(circuit),
-                graph_edges=setting.graph.n_edges,
-                on_path=len(circuit.connected()),
-                examples=measured.shape[-1],
-                circuit=_summary([inside]),
-                complement=_summary([outside]),
-                full=_summary([full]),
-                empty=_summary([empty]),
-                random_circuits=random_circuits,
-                random_circuit=_summary([a for a, _ in baselines[len(circuit)]]) if random_circuits else None,
-                random_complement=_summary([b for _, b in baselines[len(circuit)]]) if random_circuits else None,
-                values=torch.stack([inside, outside, full, empty]),
-            )
-            for i, (circuit, (inside, outside)) in enumerate(zip(chosen, results, strict=True))
-        )
-    )
+    return [_behaviour(values) for values in _measure(setting, circuits, None)]
 
 
 Piece = tuple[int, int, int]  # a micro-batch; of the circuits to run on it the first, and the one after the last
 
 
-def _measured(setting: Setting, circuits: Sequence[Circuit], team: WorkerPool | None) -> Tensor:
+def _measure(setting: Setting, circuits: Sequence[Circuit], workers: WorkerPool | None) -> Tensor:
     """Each measure of each circuit for every example, whoever runs it. [circuit, measure, example]"""
-    batches, found = range(len(setting.batches())), {}
-    pieces = 1 if team is None else min(len(circuits), -(-_FEWEST_PARTS // len(batches)))
-    cuts = list(pairwise(len(circuits) * i // pieces for i in range(pieces + 1)))
-    parts: list[Piece] = [(batch, *cut) for batch in batches for cut in cuts]
+    batches = range(len(setting.batches()))
+    parts = 1 if workers is None else min(len(circuits), -(-_FEWEST_PIECES // len(batches)))
+    cuts = list(pairwise(len(circuits) * i // parts for i in range(parts + 1)))
+    pieces: list[Piece] = [(batch, *cut) for batch in batches for cut in cuts]
+    measured = {}
     with progress_bar("evaluating circuits", len(batches) * len(circuits)) as bar:
-        if team is None:
-            found = {part: _measured_part(part, setting, circuits, bar.advance) for part in parts}
+        if workers is None:
+            measured = {piece: _measure_piece(piece, setting, circuits, bar.advance) for piece in pieces}
         else:
-            for part, measures in team.results(parts, measured_by_worker, (setting, circuits)):
-                found[part] = measures
-                bar.advance(part[2] - part[1])
-    rows = [torch.cat([found[part] for part in parts if part[0] == batch]) for batch in batches]
-    return torch.cat(rows, dim=-1)
+            for piece, values in workers.results(pieces, measured_by_worker, (setting, circuits)):
+                measured[piece] = values
+                bar.advance(piece[2] - piece[1])
+    by_batch = [torch.cat([measured[piece] for piece in pieces if piece[0] == batch]) for batch in batches]
+    return torch.cat(by_batch, dim=-1)
 
 
-def measured_by_worker(part: Piece, shared: tuple[Setting, Sequence[Circuit]]) -> Tensor:
+def measured_by_worker(piece: Piece, shared: tuple[Setting, Sequence[Circuit]]) -> Tensor:
+    """One worker's piece of `_measure`, on one thread."""
     with threads(1):
-        return _measured_part(part, *shared)
+        return _measure_piece(piece, *shared)
 
 
-def _measured_part(
-    part: Piece, setting: Setting, circuits: Sequence[Circuit], advance: Callable[[], None] = lambda: None
+def _measure_piece(
+    piece: Piece, setting: Setting, circuits: Sequence[Circuit], advance: Callable[[], None] = lambda: None
 ) -> Tensor:
     """Each measure of some circuits for every example of a micro-batch. [circuit, measure, example]"""
-    index, first, end = part
+    index, first, end = piece
     batch = setting.batches()[index]
     prepared = setting.intervention(batch)
     reference = Reference(prepared.reference_logits)
     engine = SparseEngine(setting.model, prepared)
     rows = []
     for circuit in circuits[first:end]:
+        # The full graph is the reference run itself: KL is then exactly 0, not 0 up to rounding.
         whole = len(circuit) == setting.graph.n_edges
         logits = prepared.reference_logits if whole else engine.logits(circuit)
         kl_from_full, kl_to_full = reference.divergences(logits)
@@ -356,17 +405,17 @@ def _measured_part(
     return torch.stack(rows)
 
 
-def _summary(runs: Sequence[Tensor]) -> Behaviour:
-    """Mean over circuits, then mean and standard error over examples. runs: [measure, example] each"""
-    return Behaviour(*map(Measure.of, torch.stack(list(runs)).mean(0)))
+def _behaviour(values: Tensor) -> Behaviour:
+    """Mean and standard error over examples. values: [measure, example]"""
+    return Behaviour(*map(Measure.of, values))
 
 
-def share_between(low: Measure | float, value: Measure | float, high: Measure | float) -> float:
-    """Where a value lies on the way from low (0) to high (1); NaN if they are equal."""
+def normalise(value: Measure | float, low: Measure | float, high: Measure | float) -> float:
+    """Where a value lies between low (0) and high (1); NaN if these are equal."""
     span = float(high) - float(low)
     return (float(value) - float(low)) / span if span else float("nan")
 
 
 def _name(circuit: Circuit) -> str:
-    made = [str(circuit.provenance[key]) for key in ("method", "direction") if key in circuit.provenance]
-    return " ".join(made) or "circuit"
+    words = [str(circuit.provenance[key]) for key in ("method", "direction") if key in circuit.provenance]
+    return " ".join(words) or "circuit"

@@ -1,19 +1,22 @@
-"""From a model and pairs to gates in one call; and how far labels by set membership agree with labels by test."""
+"""From a model and pairs to gates in one call; and how far set-difference labels agree with labels by test."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gatewise.circuits.graph import Grouping
-from gatewise.circuits.selection import number_of_edges
-from gatewise.engine.setting import Data
+from gatewise.circuits.selection import Selection, number_of_edges
+from gatewise.compute import Compute
+from gatewise.engine.runs.activations import Ablation
+from gatewise.engine.setting import AnyMetric, Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
 from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.methods.base import Method, SearchDirection
-from gatewise.methods.discovery import discover
+from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import check_directed, find_method
 from gatewise.models.model import Model
 
@@ -29,13 +32,35 @@ def find_gates(
     rule: Rule = "plain",
     by: Grouping = "port",
     joint: bool = True,
-    **more: Any,
+    select: Selection = "top",
+    seed: int = 0,
+    ablation: Ablation | None = None,
+    metric: AnyMetric = None,
+    compute: Compute | None = None,
 ) -> Gates:
-    """Search by noising and by denoising, and split what was found into AND, OR and ADDER gates.
+    """Search a circuit by noising and one by denoising, and label their edges AND, OR and ADDER.
 
-    `edges`: size of the noising circuit; the denoising one has `round(edges / ratio)`, so that `ratio` is the paper's
-    |Ns| : |Dn|. Or `threshold`, the same for both directions. `joint`: search the paper's Ns+Dn circuit of `edges`
-    edges, too. `rule` and `by` are those of `label_gates`; all else is as for `discover`.
+    Args:
+        model: The model.
+        data: Pairs, or a task, of which the train pairs are used.
+        method: How to search: a name that `gatewise methods` lists, or a method of your own. It has to have directions.
+        edges: Size of the noising circuit, as a number or as a share of all edges.
+        ratio: The paper's |Ns| : |Dn|: the denoising circuit has `round(edges / ratio)` edges.
+        threshold: In place of `edges`, the method's own threshold, the same for both directions.
+        rule: As for `label_gates`: "plain" or "repaired".
+        by: As for `label_gates`: what a gate's edges go into, a "port" or a "node".
+        joint: Whether to search the paper's Ns+Dn circuit of `edges` edges, too.
+        select: Which edges make a circuit of a size: the "top" ones, or "connected" ones only.
+        seed: Of everything random.
+        ablation: What removed edges carry. Both directions exist for "patching" only, the default.
+        metric: What the search keeps unchanged; by default the method's own.
+        compute: Where to run: memory, workers, the store.
+
+    Returns:
+        Both circuits, and their edges by label.
+
+    Raises:
+        GatewiseError: Both or none of `edges` and `threshold`; a method without directions.
     """
     if (edges is None) == (threshold is None):
         raise GatewiseError("give either edges= (of the noising circuit) or threshold=, not both.")
@@ -43,19 +68,33 @@ def find_gates(
         raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
     check_directed(find_method(method))
     size = None if edges is None else number_of_edges(edges, model.graph)
-    sizes = None if size is None else {"ns": size, "dn": round(size / ratio), "ns+dn": size}
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
-    asked = None if sizes is None else {one: sizes[one] for one in directions}
-    found = discover(model, data, method, direction=directions, edges=asked, threshold=threshold, **more)
-    return label_gates(found["ns"], found["dn"], rule=rule, by=by, joint=found.get("ns+dn"))
+    sizes = None
+    if size is not None:  # one size for each direction
+        sizes = {direction: (round(size / ratio) if direction == "dn" else size,) for direction in directions}
+    circuits = discover_all(
+        model,
+        data,
+        method,
+        directions,
+        sizes=sizes,
+        threshold=threshold,
+        select=select,
+        seed=seed,
+        ablation=ablation,
+        metric=metric,
+        compute=compute,
+    )
+    both = circuits["ns+dn"][0] if joint else None
+    return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=both)
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Labels by split against labels by test, over the edges that have both."""
+    """Set-difference labels against labels by test, over the edges that have both."""
 
-    table: Mapping[GateType, Mapping[TestedLabel, int]]  # edges by split label, then by tested label
-    only_split: int  # labelled edges without a test: no partner in their port, or no way to the logits
+    table: Mapping[GateType, Mapping[TestedLabel, int]]  # edges by set-difference label, then by tested label
+    untested: int  # labelled edges without a test: no partner in their port, or no way to the logits
 
     @property
     def edges(self) -> int:
@@ -68,35 +107,48 @@ class Agreement:
         return _share(sum(row.get(kind, 0) for kind, row in self.table.items()), self.edges)
 
     def of_type(self, kind: GateType) -> float:
-        """The same among the edges that the split gives this label."""
+        """Say how often tests agree with one set-difference label.
+
+        Args:
+            kind: AND, OR or ADDER.
+
+        Returns:
+            Share of the tested edges with this label on which both agree; NaN if there are none.
+        """
         return _share(self.table[kind].get(kind, 0), sum(self.table[kind].values()))
 
     def to_json(self) -> dict[str, Any]:
-        shares = {kind: self.of_type(kind) for kind in GATE_TYPES}
+        """Return plain data.
+
+        Returns:
+            Counts and shares; null for shares of nothing.
+        """
         return {
             "edges": self.edges,
             "share": _finite(self.share),
-            "share_by_type": {kind: _finite(share) for kind, share in shares.items()},
+            "share_by_type": {kind: _finite(self.of_type(kind)) for kind in GATE_TYPES},
             "table": {kind: dict(row) for kind, row in self.table.items()},
-            "only_split": self.only_split,
+            "untested": self.untested,
         }
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{kind} {self.of_type(kind):.0%}" for kind in GATE_TYPES if self.table[kind])
-        return f"<Agreement of split and tested labels: {self.share:.1%} of {self.edges:,} edges ({shown})>"
+        by_type = ", ".join(f"{kind} {self.of_type(kind):.0%}" for kind in GATE_TYPES if self.table[kind])
+        return f"<Agreement of set-difference and tested labels: {self.share:.1%} of {self.edges:,} edges ({by_type})>"
 
 
 def label_agreement(gates: Gates, tested: Mapping[str, TestedLabel]) -> Agreement:
-    """Compare the split's labels with those of `labels_by_test`."""
-    table: dict[GateType, dict[TestedLabel, int]] = {kind: {} for kind in GATE_TYPES}
-    only_split = 0
-    for kind in GATE_TYPES:
-        for edge in gates.by_type[kind]:
-            if edge in tested:
-                table[kind][tested[edge]] = table[kind].get(tested[edge], 0) + 1
-            else:
-                only_split += 1
-    return Agreement(table, only_split)
+    """Compare set-difference labels with labels by test.
+
+    Args:
+        gates: The gates.
+        tested: Edge -> label, as `labels_by_test` gives them.
+
+    Returns:
+        How many edges have which two labels.
+    """
+    table = {kind: Counter(tested[edge] for edge in gates.by_type[kind] if edge in tested) for kind in GATE_TYPES}
+    labelled = sum(len(gates.by_type[kind]) for kind in GATE_TYPES)
+    return Agreement(table, labelled - sum(row.total() for row in table.values()))
 
 
 def _share(part: int, whole: int) -> float:

@@ -1,8 +1,8 @@
-"""Gates by set membership: AND = found by noising only, OR = by denoising only, ADDER = by both.
+"""Set-difference labels: AND = edges found by noising only, OR = by denoising only, ADDER = by both.
 
-The plain split is the paper's. By its own Table 1, ACDC and Edge Pruning under Dn also find one edge of each AND gate,
-and under Ns one of each OR gate, so the plain split calls that edge ADDER. The *repaired* split (CLUE's rule) lets a
-lone ADDER edge join the AND or OR edges of its receiver, and labels no gate of fewer than two edges.
+The plain rule is the paper's. By its own Table 1, ACDC and Edge Pruning under Dn also find one edge of each AND gate,
+and under Ns one of each OR gate, so the plain rule calls that edge ADDER. The *repaired* rule (CLUE's) lets a lone
+ADDER edge join the AND or OR edges of its receiver, and labels no gate of fewer than two edges.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gatewise.gates.testing.gate_test import GateTest
 
 Rule = Literal["plain", "repaired"]
+# Where labels of edges come from: given by edge, the tested gates of groups, or (None) the circuits of both directions.
+LabelSource: TypeAlias = Mapping[str, str] | Literal["tested"] | None
 _FORMAT = 2
 
 
@@ -52,28 +54,29 @@ class Gate:
 
 @dataclass(frozen=True)
 class GroupGate:
-    """A gate that stood its test: groups of edges into a node, and what every set of them and the rest is worth."""
+    """A gate that was tested and is significant: groups of edges into a node, and the effect of every set of them."""
 
     receiver: str
     label: str
     groups: Mapping[str, tuple[str, ...]]
-    values: tuple[float, ...]  # by the bits of a set, the groups in order and then the rest; normalised effects
+    values: tuple[float, ...]  # normalised effects by the bits of a set, the groups in order and then the rest
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class Gates:
-    """A circuit from noising and one from denoising, split into gates."""
+    """A circuit from noising and one from denoising, their edges labelled AND, OR or ADDER."""
 
     ns: Circuit
     dn: Circuit
-    by_type: Mapping[GateType, Circuit]
+    by_type: Mapping[GateType, Circuit] = field(hash=False)
     rule: Rule = "plain"
     grouping: Grouping = "port"
     joint: Circuit | None = None  # the paper's Ns+Dn circuit, if it was searched too
-    tested: tuple[GroupGate, ...] = ()  # gates of groups that were tested and stand, the strongest first
+    tested: tuple[GroupGate, ...] = field(default=(), hash=False)  # significant gates of groups, the strongest first
 
     @property
     def graph(self) -> Graph:
+        """The graph that both circuits belong to."""
         return self.ns.graph
 
     @property
@@ -93,22 +96,29 @@ class Gates:
         scores = None
         if self.ns.scores is not None and self.dn.scores is not None:
             sizes = torch.stack([self.ns.scores, self.dn.scores]).double().abs()
-            found = torch.stack([self.ns.mask, self.dn.mask])
-            scores = torch.where(found | ~self.sound.mask, sizes, 0.0).amax(dim=0)
+            in_circuit = torch.stack([self.ns.mask, self.dn.mask])
+            scores = torch.where(in_circuit | ~self.sound.mask, sizes, 0.0).amax(dim=0)
         return Labelled(Circuit(self.graph, self.sound.mask, scores), kinds)
 
     def label(self, edge: str) -> GateType | None:
-        """The type of an edge; None if it has no label."""
+        """Look up the type of an edge.
+
+        Args:
+            edge: Name of the edge.
+
+        Returns:
+            Its type; None if it has no label.
+        """
         return next((kind for kind in GATE_TYPES if edge in self.by_type[kind]), None)
 
     @cached_property
     def items(self) -> tuple[Gate, ...]:
         """All gates, from the input to the output; of one receiver AND, OR, ADDER."""
-        return tuple(
-            Gate(receiver, kind, tuple(self.graph.edges[i] for i in edges))
-            for receiver, kinds in _by_receiver(self.graph, self.by_type, self.grouping).items()
-            for kind, edges in kinds.items()
-        )
+        gates = []
+        for receiver, by_type in _by_receiver(self.graph, self.by_type, self.grouping).items():
+            for kind, edges in by_type.items():
+                gates.append(Gate(receiver, kind, tuple(self.graph.edges[edge] for edge in edges)))
+        return tuple(gates)
 
     def __iter__(self) -> Iterator[Gate]:
         return iter(self.items)
@@ -117,53 +127,79 @@ class Gates:
         return len(self.items)
 
     def proportions(self) -> dict[GateType, float]:
-        """Share of each type among the labelled edges."""
+        """Count how the labelled edges divide.
+
+        Returns:
+            Share of each type.
+        """
         total = sum(len(self.by_type[kind]) for kind in GATE_TYPES)
         return {kind: len(self.by_type[kind]) / total if total else 0.0 for kind in GATE_TYPES}
 
     def layer_span(self) -> dict[GateType, float]:
-        """Mean number of layers that the edges of each type cross; the input counts as layer -1."""
+        """Measure how far edges reach.
+
+        Returns:
+            Mean number of layers that the edges of each type cross, the input being layer -1; NaN without edges.
+        """
         graph = self.graph
         crossed = torch.tensor(graph.port_layer)[graph.edge_port] - torch.tensor(graph.sender_layer)[graph.edge_sender]
-        return {
-            kind: float(crossed[self.by_type[kind].mask].double().mean()) if self.by_type[kind] else float("nan")
-            for kind in GATE_TYPES
-        }
+        return {kind: float(crossed[self.by_type[kind].mask].double().mean()) for kind in GATE_TYPES}
 
-    def outside(self) -> float | None:
-        """Share of the Ns+Dn circuit's edges that neither direction found alone; None if it was not searched."""
+    def joint_outside(self) -> float | None:
+        """Compare the Ns+Dn circuit with the circuits of both directions.
+
+        Returns:
+            Share of its edges that neither direction found alone; None if it was not searched.
+        """
         return None if self.joint is None else len(self.joint - self.sound) / max(1, len(self.joint))
 
-    def with_tested(self, found: Iterable[GateTest]) -> Gates:
-        """The same with gates that stood their test, such as `test_gates` gives them."""
-        return replace(self, tested=tuple(one.gate for one in found))
+    def with_tested(self, tests: Iterable[GateTest]) -> Gates:
+        """Add tested gates of groups.
 
-    def minimal_faithful(
-        self,
-        labels: Mapping[str, str] | Literal["tested"] | None = None,
-        *,
-        keep: Literal["strongest", "first"] = "strongest",
-    ) -> Circuit:
-        """Corollary 1: all AND and ADDER edges, one edge of each OR gate. See `gatewise.gates.minimal`."""
+        Args:
+            tests: Such as `test_gates` gives them: iterating over it gives the significant ones.
+
+        Returns:
+            The same gates with these in `tested`.
+        """
+        return replace(self, tested=tuple(test.gate for test in tests))
+
+    def minimal_faithful(self, labels: LabelSource = None) -> Circuit:
+        """Keep what faithfulness needs, by Corollary 1: all AND and ADDER edges, one edge of each OR gate.
+
+        Args:
+            labels: Edge -> label; "tested" for the tested gates of groups; by default the set-difference labels.
+
+        Returns:
+            The smallest faithful part of the sound circuit, see `gatewise.gates.minimal`.
+        """
         from gatewise.gates.minimal import minimal_circuit
 
-        return minimal_circuit(self, "faithful", labels, keep=keep)
+        return minimal_circuit(self, "faithful", labels)
 
-    def minimal_complete(
-        self,
-        labels: Mapping[str, str] | Literal["tested"] | None = None,
-        *,
-        keep: Literal["strongest", "first"] = "strongest",
-    ) -> Circuit:
-        """Corollary 1: all OR and ADDER edges, one edge of each AND gate. See `gatewise.gates.minimal`."""
+    def minimal_complete(self, labels: LabelSource = None) -> Circuit:
+        """Keep what completeness needs, by Corollary 1: all OR and ADDER edges, one edge of each AND gate.
+
+        Args:
+            labels: Edge -> label; "tested" for the tested gates of groups; by default the set-difference labels.
+
+        Returns:
+            The smallest complete part of the sound circuit, see `gatewise.gates.minimal`.
+        """
         from gatewise.gates.minimal import minimal_circuit
 
-        return minimal_circuit(self, "complete", labels, keep=keep)
+        return minimal_circuit(self, "complete", labels)
 
     def save(self, path: str | Path) -> None:
         """Write one self-describing file: the circuits with their scores and provenance, the labels and the rule.
 
         It is a safetensors file: see `gatewise.archive`. `export` writes what EAP-IG and MIB tools read.
+
+        Args:
+            path: Any name that does not end with .json.
+
+        Raises:
+            GatewiseError: The name promises JSON.
         """
         check_gates_path(path)
         named = {**self._searched, **{str(kind): circuit for kind, circuit in self.by_type.items()}}
@@ -174,7 +210,14 @@ class Gates:
         write_atomically(Path(path), pack({**head, "names": list(named), **plain}, arrays))
 
     def export(self, folder: str | Path) -> list[Path]:
-        """Write the circuits as JSON that EAP-IG and MIB tools read, such as `ns-500.json`; returns the files."""
+        """Write the circuits as JSON that EAP-IG and MIB tools read.
+
+        Args:
+            folder: Where to.
+
+        Returns:
+            The files, such as `ns-500.json`.
+        """
         named = {Path(folder) / f"{name}-{len(circuit)}.json": circuit for name, circuit in self._searched.items()}
         for path, circuit in named.items():
             circuit.save(path)
@@ -182,31 +225,58 @@ class Gates:
 
     @property
     def _searched(self) -> dict[str, Circuit]:
-        found = {"ns": self.ns, "dn": self.dn}
-        return found if self.joint is None else {**found, "ns+dn": self.joint}
+        circuits = {"ns": self.ns, "dn": self.dn}
+        return circuits if self.joint is None else {**circuits, "ns+dn": self.joint}
 
     def draw(self, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> None:
-        """Draw a static figure, .svg, .pdf or .png, with edges coloured by gate type."""
+        """Draw the sound circuit, its edges coloured by gate type.
+
+        Args:
+            path: File to write; its suffix decides the format: .svg, .pdf or .png.
+            max_edges: Edges to draw at most, the strongest first.
+            title: Of the figure.
+        """
         from gatewise.circuits.drawing import draw
 
         draw(self.labelled, path, max_edges=max_edges, title=title)
 
     @classmethod
     def load(cls, path: str | Path) -> Gates:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The gates.
+
+        Raises:
+            GatewiseError: No such file, or not one of gates, or a damaged one.
+        """
         return cls.from_bytes(read_bytes(Path(path), "a gates file"), path)
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str | Path) -> Gates:
-        """The gates in the content of a file; `path` is named in errors."""
+        """Read the content of a file that `save` wrote.
+
+        Args:
+            content: What is in the file.
+            path: Its name, for errors.
+
+        Returns:
+            The gates.
+
+        Raises:
+            GatewiseError: It is not a file of gates, or damaged.
+        """
         try:
             plain, arrays = unpack(content)
             if (plain["kind"], plain["format"]) != ("gates", _FORMAT):
                 raise DamagedError(f"it holds {shown(plain['kind'])} of format {shown(plain['format'])}")
             named = dict(zip(plain["names"], unpack_circuits(plain, arrays), strict=True))
             by_type: dict[GateType, Circuit] = {kind: named[kind] for kind in GATE_TYPES}
-            rules = _one_of(plain["rule"], Rule), _one_of(plain["grouping"], Grouping)
-            tested = tuple(_group_gate(named["ns"].graph, entry) for entry in plain.get("tested", []))
+            rules = _check_choice(plain["rule"], Rule), _check_choice(plain["grouping"], Grouping)
+            tested = tuple(_read_group_gate(named["ns"].graph, entry) for entry in plain.get("tested", []))
             gates = cls(named["ns"], named["dn"], by_type, *rules, named.get("ns+dn"), tested)
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError, GatewiseError) as error:
             raise GatewiseError(
@@ -217,45 +287,112 @@ class Gates:
             raise GatewiseError(f"{path} labels edges that neither of its two circuits has. Save it again.")
         return gates
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Gates):
-            return False
-        mine, theirs = ((g.ns, g.dn, dict(g.by_type), g.rule, g.grouping, g.joint, g.tested) for g in (self, other))
-        return mine == theirs
-
-    def __hash__(self) -> int:
-        return hash((self.ns, self.dn, self.rule, self.grouping))
-
     def venn(self) -> str:
-        """How the two circuits overlap, drawn with letters."""
+        """Draw with letters how the two circuits overlap.
+
+        Returns:
+            One line.
+        """
         ns_only, shared, dn_only = len(self.ns - self.dn), len(self.ns & self.dn), len(self.dn - self.ns)
         total = max(1, ns_only + shared + dn_only)
-        bar = "".join(
-            letter * max(1 if n else 0, round(60 * n / total))
-            for letter, n in (("&", ns_only), ("+", shared), ("|", dn_only))
-        )
+        bar = ""
+        for letter, count in (("&", ns_only), ("+", shared), ("|", dn_only)):
+            bar += letter * max(1 if count else 0, round(60 * count / total))
         return f"ns only {ns_only} [{bar}] {dn_only} dn only, {shared} in both"
 
     def __repr__(self) -> str:
         edges = ", ".join(f"{len(self.by_type[kind])} {kind}" for kind in GATE_TYPES)
-        counts = Counter(gate.type for gate in self.items)
+        counts = Counter(gate.type for gate in self)
         gates = ", ".join(f"{counts[kind]} {kind}" for kind in GATE_TYPES)
-        largest = sorted(self.items, key=lambda gate: -len(gate.edges))[:3]
-        lines = [f"<Gates ({self.rule} split): {edges} edges in {gates} gates", f"  {self.venn()}"]
+        largest = sorted(self, key=lambda gate: -len(gate.edges))[:3]
+        lines = [f"<Gates ({self.rule} rule): {edges} edges in {gates} gates", f"  {self.venn()}"]
         lines += [f"  {gate.type:5} {_short(repr(gate))}" for gate in largest]
         return "\n".join(lines) + ">"
 
     def _repr_html_(self) -> str:
         from gatewise.display import card
 
-        shares, counts = self.proportions(), Counter(gate.type for gate in self.items)
-        rows = []
+        shares, rows = self.proportions(), []
         for kind in GATE_TYPES:
-            largest = max((gate for gate in self if gate.type == kind), key=lambda gate: len(gate.edges), default=None)
-            shown = "" if largest is None else _short(repr(largest))
-            rows.append((kind, f"{len(self.by_type[kind]):,}", f"{shares[kind]:.0%}", f"{counts[kind]:,}", shown))
-        summary = f"{len(self.sound):,} edges by the {self.rule} split: {self.venn()}"
+            gates = [gate for gate in self if gate.type == kind]
+            largest = _short(repr(max(gates, key=lambda gate: len(gate.edges)))) if gates else ""
+            rows.append((kind, f"{len(self.by_type[kind]):,}", f"{shares[kind]:.0%}", f"{len(gates):,}", largest))
+        summary = f"{len(self.sound):,} edges by the {self.rule} rule: {self.venn()}"
         return card("Gates", summary, ("type", "edges", "share", "gates", "largest gate"), rows)
+
+
+def label_gates(
+    ns: Circuit, dn: Circuit, *, rule: Rule = "plain", by: Grouping = "port", joint: Circuit | None = None
+) -> Gates:
+    """Label every edge of a noising and a denoising circuit AND, OR or ADDER, by which of them has it.
+
+    Args:
+        ns: The circuit that noising found.
+        dn: The circuit that denoising found, with the same weights and pairs.
+        rule: "plain", the paper's: AND only in ns, OR only in dn, ADDER in both. "repaired", CLUE's: a lone ADDER edge
+            joins the AND or OR edges of its receiver, and gates of one edge have no label.
+        by: What a gate's edges go into: a "port" or a "node".
+        joint: The paper's Ns+Dn circuit, to be kept with the gates.
+
+    Returns:
+        The gates.
+
+    Raises:
+        GatewiseError: Circuits of different graphs, weights or pairs, or of another direction; an unknown rule.
+    """
+    _check_circuits(ns, dn)
+    _check_choice(rule, Rule)
+    _check_choice(by, Grouping)
+    by_type: dict[GateType, Circuit] = {"AND": ns - dn, "OR": dn - ns, "ADDER": ns & dn}
+    if rule == "repaired":
+        by_type = _repaired(ns.graph, by_type, by)
+    return Gates(ns, dn, by_type, rule, by, joint)
+
+
+def _check_circuits(ns: Circuit, dn: Circuit) -> None:
+    if ns.graph != dn.graph:
+        raise GatewiseError(f"the two circuits belong to different graphs, {ns.graph!r} and {dn.graph!r}.")
+    for circuit, direction in ((ns, "ns"), (dn, "dn")):
+        made = circuit.provenance
+        if not made.get("directed", True):
+            raise GatewiseError(
+                f"{made.get('method')} integrates between the two runs and has no direction, so gates cannot be read "
+                f"off its circuits. Use eap, acdc or edge-pruning under 'ns' and 'dn'."
+            )
+        if made.get("direction", direction) != direction:
+            raise GatewiseError(
+                f"label_gates(ns, dn) got a circuit found under {made['direction']!r} where {direction!r} was expected."
+            )
+    for key, what in (("weights", "weights"), ("data", "pairs")):
+        if ns.provenance.get(key) != dn.provenance.get(key):
+            raise GatewiseError(
+                f"the two circuits were found with different {what}; search both directions on the same {what}."
+            )
+
+
+def _by_receiver(
+    graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping
+) -> dict[str, dict[GateType, list[int]]]:
+    """receiver -> type -> edge indices, receivers in the order of ports."""
+    gates: dict[str, dict[GateType, list[int]]] = {receiver: {} for receiver in graph.receivers(grouping)}
+    for kind in GATE_TYPES:
+        for receiver, edges in graph.by_receiver(by_type[kind].indices, grouping).items():
+            gates[receiver][kind] = edges
+    return {receiver: kinds for receiver, kinds in gates.items() if kinds}
+
+
+def _repaired(graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping) -> dict[GateType, Circuit]:
+    """Labels by CLUE's rule, see `label_gates`."""
+    masks: dict[GateType, Tensor] = {kind: torch.zeros(graph.n_edges, dtype=torch.bool) for kind in GATE_TYPES}
+    for kinds in _by_receiver(graph, by_type, grouping).values():
+        # Beside both AND and OR edges nobody knows which of them a lone ADDER edge belongs to.
+        if len(kinds.get("ADDER", [])) == 1 and ("AND" in kinds) != ("OR" in kinds):
+            other: GateType = "AND" if "AND" in kinds else "OR"
+            kinds = {other: [*kinds[other], *kinds["ADDER"]]}
+        for kind, edges in kinds.items():
+            if len(edges) >= 2:
+                masks[kind][edges] = True
+    return {kind: Circuit(graph, mask) for kind, mask in masks.items()}
 
 
 def check_one_model(tasks: Sequence[Gates]) -> None:
@@ -271,23 +408,11 @@ def check_one_model(tasks: Sequence[Gates]) -> None:
 
 def task_names(tasks: Sequence[Gates]) -> list[str]:
     """What the gates' tasks are called, each by a name of its own."""
-    found: list[str] = []
-    for place, gates in enumerate(tasks):
-        name = str(gates.ns.provenance.get("task", f"task {place + 1}"))
-        found.append(name if name not in found else f"{name} ({place + 1})")
-    return found
-
-
-def _group_gate(graph: Graph, entry: Mapping[str, Any]) -> GroupGate:
-    """A tested gate out of a file, its edges and values checked."""
-    groups = {
-        str(name): tuple(graph.edges[graph.index(edge)] for edge in edges) for name, edges in entry["groups"].items()
-    }
-    into = {graph.port_node[int(graph.edge_port[graph.index(edge)])] for edges in groups.values() for edge in edges}
-    values = tuple(float(value) for value in entry["values"])
-    if into != {entry["receiver"]} or len(values) != 2 << len(groups) or not all(map(math.isfinite, values)):
-        raise DamagedError(f"its tested gate of {shown(entry['receiver'])} is not one")
-    return GroupGate(entry["receiver"], str(entry["label"]), groups, values)
+    names: list[str] = []
+    for number, gates in enumerate(tasks, 1):
+        name = str(gates.ns.provenance.get("task", f"task {number}"))
+        names.append(name if name not in names else f"{name} ({number})")
+    return names
 
 
 def check_gates_path(path: str | Path) -> None:
@@ -313,67 +438,24 @@ def load_two(first: str | Path, second: str | Path) -> tuple[Circuit | Labelled,
     return a, load_labelled(second, a.graph)
 
 
-def label_gates(
-    ns: Circuit, dn: Circuit, *, rule: Rule = "plain", by: Grouping = "port", joint: Circuit | None = None
-) -> Gates:
-    """Label every edge of a noising and a denoising circuit AND, OR or ADDER."""
-    _check_circuits(ns, dn)
-    _one_of(rule, Rule)
-    _one_of(by, Grouping)
-    by_type: dict[GateType, Circuit] = {"AND": ns - dn, "OR": dn - ns, "ADDER": ns & dn}
-    if rule == "repaired":
-        by_type = _repaired(ns.graph, by_type, by)
-    return Gates(ns, dn, by_type, rule, by, joint)
+def _read_group_gate(graph: Graph, entry: Mapping[str, Any]) -> GroupGate:
+    """A tested gate out of a file, its edges and values checked."""
+    groups: dict[str, tuple[str, ...]] = {}
+    receivers = set()
+    for name, edges in entry["groups"].items():
+        indices = [graph.index(edge) for edge in edges]
+        groups[str(name)] = tuple(graph.edges[index] for index in indices)
+        receivers |= {graph.port_node[int(graph.edge_port[index])] for index in indices}
+    values = tuple(float(value) for value in entry["values"])
+    if receivers != {entry["receiver"]} or len(values) != 2 << len(groups) or not all(map(math.isfinite, values)):
+        raise DamagedError(f"its tested gate of {shown(entry['receiver'])} is not one")
+    return GroupGate(entry["receiver"], str(entry["label"]), groups, values)
 
 
-def _check_circuits(ns: Circuit, dn: Circuit) -> None:
-    if ns.graph != dn.graph:
-        raise GatewiseError(f"the two circuits belong to different graphs, {ns.graph!r} and {dn.graph!r}.")
-    for circuit, direction in ((ns, "ns"), (dn, "dn")):
-        made = circuit.provenance
-        if not made.get("directed", True):
-            raise GatewiseError(
-                f"{made.get('method')} integrates between the two runs and has no direction, so gates cannot be read "
-                f"off its circuits. Use eap, acdc or edge-pruning under 'ns' and 'dn'."
-            )
-        if made.get("direction", direction) != direction:
-            raise GatewiseError(
-                f"split_gates(ns, dn) got a circuit found under {made['direction']!r} where {direction!r} was expected."
-            )
-    for key, what in (("weights", "weights"), ("data", "pairs")):
-        if ns.provenance.get(key) != dn.provenance.get(key):
-            raise GatewiseError(
-                f"the two circuits were found with different {what}; search both directions on the same {what}."
-            )
-
-
-def _by_receiver(
-    graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping
-) -> dict[str, dict[GateType, list[int]]]:
-    """receiver -> type -> edge indices, receivers in the order of ports."""
-    found = {kind: graph.by_receiver(by_type[kind].indices, grouping) for kind in GATE_TYPES}
-    names = dict.fromkeys(graph.receivers(grouping))
-    by_name = {name: {kind: found[kind][name] for kind in GATE_TYPES if name in found[kind]} for name in names}
-    return {receiver: kinds for receiver, kinds in by_name.items() if kinds}
-
-
-def _repaired(graph: Graph, by_type: Mapping[GateType, Circuit], grouping: Grouping) -> dict[GateType, Circuit]:
-    masks: dict[GateType, Tensor] = {kind: torch.zeros(graph.n_edges, dtype=torch.bool) for kind in GATE_TYPES}
-    for kinds in _by_receiver(graph, by_type, grouping).values():
-        if len(kinds.get("ADDER", [])) == 1 and ("AND" in kinds) != ("OR" in kinds):
-            other: GateType = "AND" if "AND" in kinds else "OR"
-            kinds = {other: [*kinds[other], *kinds["ADDER"]]}
-        for kind, edges in kinds.items():
-            if len(edges) >= 2:
-                masks[kind][edges] = True
-    return {kind: Circuit(graph, mask) for kind, mask in masks.items()}
-
-
-def _one_of(value: Any, kind: Any) -> Any:
-    """A value of a Literal type, checked."""
-    allowed = kind.__args__
-    if value not in allowed:
-        raise GatewiseError(f"{shown(value)} is none of {', '.join(map(repr, allowed))}.")
+def _check_choice(value: Any, kind: Any) -> Any:
+    """A value of a Literal type, or an error that names the choices."""
+    if value not in get_args(kind):
+        raise GatewiseError(f"{shown(value)} is none of {', '.join(map(repr, get_args(kind)))}.")
     return value
 
 

@@ -27,111 +27,114 @@ from gatewise.engine.patching.kl_screening import divergence_between
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
-from gatewise.gates.labels import Gates, GroupGate
+from gatewise.gates.labels import Gates, GroupGate, LabelSource
 from gatewise.gates.testing.gate_test import FLOOR
+from gatewise.gates.testing.harsanyi import membership
 from gatewise.models.model import Model
 
 Aim = Literal["faithful", "complete"]
-LabelSource = Mapping[str, str] | Literal["tested"] | None  # edge -> label; of gates of groups; or those of the split
-Keep = Literal["strongest", "first"]
-_LOST = 0.1  # of what all groups of a tested gate do together that may be lost, or left
+_LOST = 0.1  # share of the joint effect of a tested gate's groups that may be lost, or left
 _THINNED: dict[Aim, GateType] = {"faithful": "OR", "complete": "AND"}  # the type of which one edge per gate is enough
 
 
-def minimal_circuit(gates: Gates, aim: Aim, labels: LabelSource = None, *, keep: Keep = "strongest") -> Circuit:
-    """The smallest faithful or complete part of the sound circuit.
+def minimal_circuit(gates: Gates, aim: Aim, labels: LabelSource = None) -> Circuit:
+    """Drop from the sound circuit what the aim does not need.
 
-    labels: edge -> label, as `labels_by_test` gives them; "tested": the gates of groups in `gates.tested`; default:
-    those of the split. Edges without one of the three labels, or in no tested gate, stay. keep: which edge of an OR or
-    AND gate stays: the one with the largest |score| in the direction that finds such gates (OR: dn, AND: ns), or the
-    first in the graph's order, as also if there are no scores.
+    Of an OR or AND gate the edge stays that has the largest |score| in the direction that finds such gates (OR: dn,
+    AND: ns), or without scores the first in the graph's order. Edges without one of the three labels, or in no tested
+    gate, stay.
+
+    Args:
+        gates: The gates.
+        aim: "faithful" or "complete".
+        labels: Edge -> label, as `labels_by_test` gives them; "tested" for the gates of groups in `gates.tested`; by
+            default the set-difference labels.
+
+    Returns:
+        The smallest part of the sound circuit.
     """
-    if aim not in _THINNED or keep not in ("strongest", "first"):
-        raise GatewiseError(
-            f"a minimal circuit is 'faithful' or 'complete' and keeps the 'strongest' or the 'first' edge of a gate, "
-            f"got {aim!r} and {keep!r}."
-        )
+    if aim not in _THINNED:
+        raise GatewiseError(f"a minimal circuit is 'faithful' or 'complete', got {aim!r}.")
     mask = gates.sound.mask.clone()
-    for thin in _thin_gates(gates, aim, labels, keep):
-        mask[list(thin.dropped)] = False
+    for thinned in _thinned_gates(gates, aim, labels):
+        mask[list(thinned.dropped)] = False
     return Circuit(gates.graph, mask)
 
 
 @dataclass(frozen=True)
-class _ThinGate:
-    """A gate of which one edge, or some groups of edges, are kept."""
+class _ThinnedGate:
+    """A gate of which one edge, or some groups of edges, stay."""
 
-    kept: Removal
+    staying: Removal
     dropped: Removal
 
 
-def _thin_gates(gates: Gates, aim: Aim, labels: LabelSource, keep: Keep) -> list[_ThinGate]:
+def _thinned_gates(gates: Gates, aim: Aim, labels: LabelSource) -> list[_ThinnedGate]:
     if isinstance(labels, str):
-        return _thin_groups(gates, aim, labels)
+        return _thinned_groups(gates, aim, labels)
     kind = _THINNED[aim]
     scores = (gates.dn if kind == "OR" else gates.ns).scores
-    strength = [] if scores is None or keep == "first" else scores.abs().tolist()
-    found = []
-    for edges in gates.graph.by_receiver(_labelled(gates, kind, labels), gates.grouping).values():
-        kept = max(edges, key=strength.__getitem__) if strength else edges[0]
+    strength = torch.zeros(gates.graph.n_edges) if scores is None else scores.abs()
+    thinned = []
+    for edges in gates.graph.by_receiver(_edges_of_type(gates, kind, labels), gates.grouping).values():
+        strongest = max(edges, key=lambda edge: float(strength[edge]))
         if len(edges) >= 2:
-            found.append(_ThinGate(frozenset([kept]), frozenset(edges) - {kept}))
-    return found
+            thinned.append(_ThinnedGate(frozenset([strongest]), frozenset(edges) - {strongest}))
+    return thinned
 
 
-def _thin_groups(gates: Gates, aim: Aim, labels: str) -> list[_ThinGate]:
+def _thinned_groups(gates: Gates, aim: Aim, labels: str) -> list[_ThinnedGate]:
     """Tested gates of which some groups are enough; of those that share edges, the strongest decides."""
     if labels != "tested" or not gates.tested:
         raise GatewiseError(
             f"labels is a mapping of edges to labels, or 'tested' if gates have tested ones, such as those of "
             f"gates.with_tested(gw.test_gates(...)); got {labels!r} and {len(gates.tested)} tested gates."
         )
-    found = []
+    thinned = []
     used = frozenset((~gates.sound.mask).nonzero().flatten().tolist())
     for gate in gates.tested:
         groups = [frozenset(map(gates.graph.index, edges)) for edges in gate.groups.values()]
-        every = NOTHING.union(*groups)
-        if used & every:
+        edges = NOTHING.union(*groups)
+        if used & edges:
             continue
-        used |= every
-        kept = NOTHING.union(*(group for group, stays in zip(groups, _enough(gate, aim), strict=True) if stays))
-        if kept < every:
-            found.append(_ThinGate(kept, every - kept))
-    return found
+        used |= edges
+        staying = NOTHING.union(*(group for group, stays in zip(groups, _enough(gate, aim), strict=True) if stays))
+        if staying < edges:
+            thinned.append(_ThinnedGate(staying, edges - staying))
+    return thinned
 
 
 def _enough(gate: GroupGate, aim: Aim) -> list[bool]:
-    """The groups with fewest edges that do what all do, or without which nothing is left; all other edges clean."""
-    sizes = [len(edges) for edges in gate.groups.values()]
-    everyone = (1 << len(sizes)) - 1
-    alone, *_ = with_rest = gate.values[everyone + 1 :]
-    worth = [value - alone for value in with_rest]
-    if abs(worth[everyone]) <= FLOOR:
-        return [True] * len(sizes)
+    """Which groups are enough, with fewest edges, all other edges of the receiver being clean.
 
-    def fits(chosen: int) -> bool:
-        missed = worth[everyone] - worth[chosen] if aim == "faithful" else worth[everyone ^ chosen]
-        return abs(missed) <= _LOST * abs(worth[everyone])
+    Faithful: the effect of these alone is that of all. Complete: without these, nothing of the effect is left.
+    """
+    count = len(gate.groups)
+    sets = membership(count)  # [set, group]
+    with_rest = torch.tensor(gate.values, dtype=torch.float64)[1 << count :]
+    effects = with_rest - with_rest[0]
+    if float(effects[-1].abs()) <= FLOOR:
+        return [True] * count
+    missed = effects[-1] - effects if aim == "faithful" else effects.flip(0)  # flipped: the effect of the complement
+    fits = missed.abs() <= _LOST * effects[-1].abs()
+    edges = sets.double() @ torch.tensor([len(edges) for edges in gate.groups.values()], dtype=torch.float64)
+    best = min(fits.nonzero().flatten().tolist(), key=lambda bits: float(edges[bits]))
+    chosen: list[bool] = sets[best].tolist()
+    return chosen
 
-    def edges(chosen: int) -> int:
-        return sum(size for i, size in enumerate(sizes) if chosen >> i & 1)
 
-    best = min(filter(fits, range(everyone + 1)), key=edges)
-    return [bool(best >> i & 1) for i in range(len(sizes))]
-
-
-def _labelled(gates: Gates, kind: GateType, labels: Mapping[str, str] | None) -> list[int]:
+def _edges_of_type(gates: Gates, kind: GateType, labels: Mapping[str, str] | None) -> list[int]:
     """Edges with this label, in the graph's order."""
     if labels is None:
         return gates.by_type[kind].indices
-    found = {gates.graph.index(edge): label for edge, label in labels.items()}
-    outside = [edge for edge in found if not bool(gates.sound.mask[edge])]
+    by_index = {gates.graph.index(edge): label for edge, label in labels.items()}
+    outside = [edge for edge in by_index if not bool(gates.sound.mask[edge])]
     if outside:
         raise GatewiseError(
             f"{len(outside)} of the labelled edges are not in the sound circuit, for example "
             f"{gates.graph.edges[outside[0]]}. Test the labels on gates.sound."
         )
-    return sorted(edge for edge, label in found.items() if label == kind)
+    return sorted(edge for edge, label in by_index.items() if label == kind)
 
 
 @dataclass(frozen=True)
@@ -151,10 +154,11 @@ class MinimalCheck:
     circuit: Circuit
     sound: Quality
     minimal: Quality
-    gate_losses: tuple[float, ...]  # KL that each gate with dropped edges loses by itself: 0 for a true gate
+    gate_losses: tuple[float, ...]  # KL that each thinned gate loses by itself: 0 for a true gate
 
     @property
     def edges_saved(self) -> int:
+        """Edges that the minimal circuit has less."""
         return self.sound.edges - self.minimal.edges
 
     @property
@@ -175,52 +179,59 @@ class MinimalCheck:
 
 
 def check_minimal(
-    model: Model,
-    data: Data,
-    gates: Gates,
-    labels: LabelSource = None,
-    *,
-    keep: Keep = "strongest",
-    compute: Compute | None = None,
+    model: Model, data: Data, gates: Gates, labels: LabelSource = None, *, compute: Compute | None = None
 ) -> tuple[MinimalCheck, MinimalCheck]:
-    """Run the smallest faithful and the smallest complete circuit: edges saved, and KL lost, by each."""
-    setting = Setting.of(model, data, compute=compute)
+    """Run the smallest faithful and the smallest complete circuit.
+
+    Args:
+        model: The model.
+        data: Pairs, or a task, of which the held-out pairs are used.
+        gates: The gates.
+        labels: As for `minimal_circuit`.
+        compute: Where to run.
+
+    Returns:
+        For the faithful and for the complete circuit, the edges that it saves and the KL that it loses.
+
+    Raises:
+        GatewiseError: Gates of another model, labelled edges outside the sound circuit, or no tested gates.
+    """
+    setting = Setting.of(model, data, "test", compute=compute)
     aims: tuple[Aim, Aim] = ("faithful", "complete")
-    circuits = [minimal_circuit(gates, aim, labels, keep=keep) for aim in aims]
+    circuits = [minimal_circuit(gates, aim, labels) for aim in aims]
     sound, *minimal = _qualities(setting, [gates.sound, *circuits])
     checks = []
     for aim, circuit, quality in zip(aims, circuits, minimal, strict=True):
-        losses = _gate_losses(setting, gates, aim, _thin_gates(gates, aim, labels, keep))
+        losses = _gate_losses(setting, gates, aim, _thinned_gates(gates, aim, labels))
         checks.append(MinimalCheck(aim, circuit, sound, quality, losses))
     return checks[0], checks[1]
 
 
-def _gate_losses(setting: Setting, gates: Gates, aim: Aim, thin: Sequence[_ThinGate]) -> tuple[float, ...]:
+def _gate_losses(setting: Setting, gates: Gates, aim: Aim, thinned: Sequence[_ThinnedGate]) -> tuple[float, ...]:
     """Faithful: D(G || sound without what was dropped) - D(G || sound), gate by gate.
 
-    Complete: D(G || G without the gate) - D(G || G without its kept edge).
+    Complete: D(G || G without the gate) - D(G || G without its staying edges).
     """
     if aim == "faithful":
-        losses = kl_changes(setting, gates.sound, [gate.dropped for gate in thin])
+        losses = kl_changes(setting, gates.sound, [gate.dropped for gate in thinned])
     else:
-        whole, kept = [gate.kept | gate.dropped for gate in thin], [gate.kept for gate in thin]
-        without = kl_changes(setting, None, [*whole, *kept])
-        losses = without[: len(thin)] - without[len(thin) :]
+        whole, staying = [gate.staying | gate.dropped for gate in thinned], [gate.staying for gate in thinned]
+        without = kl_changes(setting, None, [*whole, *staying])
+        losses = without[: len(thinned)] - without[len(thinned) :]
     return tuple(losses.mean(dim=1).tolist())
 
 
-def _qualities(setting: Setting, circuits: list[Circuit]) -> list[Quality]:
+def _qualities(setting: Setting, circuits: Sequence[Circuit]) -> list[Quality]:
+    """Faithfulness and completeness of each circuit."""
     setting.check_circuits(circuits)
     model = setting.model
     sums = torch.zeros(2, len(circuits), dtype=torch.float64)
     for batch in setting.batches():
         engine = SparseEngine(model, setting.intervention(batch))
-        full, inside, outside = (
-            torch.stack([engine.residual(circuit) for circuit in some])
-            for some in ([model.graph.full()], circuits, [~circuit for circuit in circuits])
-        )
-        full = full.expand_as(inside)
-        kl = [divergence_between(model, p, q) for p, q in ((full, inside), (outside, full))]
-        sums += torch.stack(kl).sum(dim=-1)
-    faithful, complete = (sums / len(setting)).tolist()
-    return [Quality(len(c), f, k) for c, f, k in zip(circuits, faithful, complete, strict=True)]
+        inside = torch.stack([engine.residual(circuit) for circuit in circuits])  # [circuit, example, d]
+        outside = torch.stack([engine.residual(~circuit) for circuit in circuits])
+        full = engine.residual(model.graph.full()).expand_as(inside)
+        divergences = [divergence_between(model, full, inside), divergence_between(model, outside, full)]
+        sums += torch.stack(divergences).sum(dim=-1)
+    faithfulness, completeness = (sums / len(setting)).tolist()
+    return list(map(Quality, map(len, circuits), faithfulness, completeness))

@@ -1,14 +1,15 @@
-"""What a discovery method is: one small frozen config, and one function from a problem to findings.
+"""What a discovery method is: a frozen dataclass whose fields are its parameters and whose `search` finds circuits.
 
-All that other parts want to know about a method is said by its `Method`, so that a new one is one file: give it to
-`discover`, `make_report` or a sweep as it is, or name it `module:NAME` where a text is wanted.
+Everything that other parts ask about a method is on its class, so that a new method is one file: give an instance to
+`discover`, `make_report` or a sweep, or name it `module:Name` where text is wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import SIDES, Setting
+from gatewise.errors import GatewiseError
+from gatewise.methods.parameters import parse_parameters
 from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.store.checkpoints import Checkpoint
@@ -23,11 +26,12 @@ from gatewise.tasks.pairs import Pairs
 
 SearchDirection = Literal["ns", "dn", "ns+dn"]
 SEARCH_DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
+_AnyMethod = TypeVar("_AnyMethod", bound="Method")
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is asked of a method. Either every direction has sizes, or there is a threshold."""
+    """What a method is asked. Either every direction has sizes, or there is a threshold."""
 
     setting: Setting
     directions: tuple[SearchDirection, ...]
@@ -35,44 +39,52 @@ class Problem:
     threshold: float | None = None  # in the method's own unit
     select: Selection = "top"
     seed: int = 0
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)  # where a long search keeps its state, if anywhere
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)  # where a long search saves its state, if anywhere
 
     @property
     def model(self) -> Model:
+        """The setting's model."""
         return self.setting.model
 
     @property
     def pairs(self) -> Pairs:
+        """The setting's pairs."""
         return self.setting.pairs
 
     @property
     def graph(self) -> Graph:
+        """The model's graph."""
         return self.setting.graph
 
     @property
-    def runs(self) -> tuple[Direction, ...]:
-        """The directions to run: what the asked ones consist of."""
+    def single_directions(self) -> tuple[Direction, ...]:
+        """List the single directions, ns first, that the problem's directions consist of."""
         both: tuple[Direction, ...] = ("ns", "dn")
-        return tuple(one for one in both if any(one in parts_of(asked) for asked in self.directions))
+        needed = {single for direction in self.directions for single in parts_of(direction)}
+        return tuple(single for single in both if single in needed)
 
     def only(self, *directions: SearchDirection) -> Problem:
-        """The same for some of the directions."""
+        """Return the same problem for some of its directions."""
         sizes = {direction: self.sizes[direction] for direction in directions} if self.sizes else {}
         return replace(self, directions=directions, sizes=sizes)
 
+    def for_part(self, part: object) -> Problem:
+        """Return the same problem with the checkpoint of one part of the search; None is the whole search."""
+        return self if part is None else replace(self, checkpoint=self.checkpoint.part(str(part)))
+
 
 def parts_of(direction: SearchDirection) -> tuple[Direction, ...]:
-    """The runs that a direction consists of: itself, or both."""
+    """Return the single directions that a direction consists of: itself, or both."""
     return ("ns", "dn") if direction == "ns+dn" else (direction,)
 
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """One circuit a method found, before it gets its provenance."""
+    """One circuit that a method found, before it gets its provenance."""
 
     mask: Tensor  # [edge] of bool
     scores: Tensor  # [edge], higher means more important; what they are is the method's to document
-    notes: Mapping[str, Any] = field(default_factory=dict)  # plain data: counts, corrections, correlations
+    notes: Mapping[str, Any] = field(default_factory=dict)  # plain data: counts, divergences
 
 
 Findings = Mapping[SearchDirection, Sequence[Finding]]  # for each direction one per size, or one for the threshold
@@ -92,64 +104,127 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Division:
-    """How one search is cut into parts that workers do, in any order, with the result that it has in one process."""
+class Method(ABC):
+    """A way of finding circuits, bound to its parameters.
 
-    names: Callable[[Problem, Any], Sequence[Any]]  # of the parts; plain, and the same wherever they are asked for
-    work: Callable[[Problem, Any, Any], Any]  # problem, config, name -> what is found there
-    join: Callable[[Problem, Any, Mapping[Any, Any]], Findings]  # what was found, by name
-    saves: bool = False  # whether a part keeps its state in the problem's checkpoint
+    Subclass it as a frozen dataclass: fields are parameters, each with a default, and class attributes say what the
+    method is. Only `search` has to be written. The name is that of the class unless the class says another.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]  # for tables and figures; by default the name
+    summary: ClassVar[str] = ""  # one line for `gatewise methods`
+    version: ClassVar[str] = "1"  # raise it when results change: it is part of the key under which they are stored
+    directed: ClassVar[bool] = True  # False: the method has no direction, and gates cannot be labelled by it
+    together: ClassVar[bool] = False  # True: directions share work, so that one search answers for all of them
+    ranks_once: ClassVar[bool] = False  # True: scores estimate effects, and further sizes cost next to nothing
+    additive: ClassVar[bool] = False  # True: scores are means over examples
+    threshold_meaning: ClassVar[str] = ""  # unit of `threshold`
+    saves_parts: ClassVar[bool] = False  # True: parts save their state in the checkpoint of the problem they are given
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+        if "title" not in vars(cls):
+            cls.title = cls.name
+
+    @abstractmethod
+    def search(self, problem: Problem) -> Findings:
+        """Find the circuits of a problem in this process.
+
+        Args:
+            problem: A setting, and the directions and sizes, or the threshold, that are asked for.
+
+        Returns:
+            For each direction one finding per size, in the order of `problem.sizes`, or one for the threshold.
+        """
+
+    def check(self, problem: Problem) -> None:
+        """Raise a GatewiseError if the method cannot answer this problem. Called before the work."""
+        return
+
+    def forecast(self, problem: Problem) -> Work | None:
+        """Count what a search takes, on the meta device. None: not known, and only the two runs are counted."""
+        return None
+
+    def threshold_for(self, setting: Setting, direction: SearchDirection, share: float) -> tuple[Method, float]:
+        """Return the method and the threshold with which an edge counts if it carries this share of the effect.
+
+        Args:
+            setting: Model and pairs whose effect is meant: the difference between the two runs.
+            direction: Of the search.
+            share: Of the effect, from 0 to 1.
+
+        Returns:
+            The method to search with, some of whose parameters may differ, and its threshold.
+        """
+        raise GatewiseError(f"{self.name} does not say which threshold means a share of the effect; give a threshold.")
+
+    # One search in parts, which workers do in any order with the result of one process. By default it is one part.
+
+    def parts(self, problem: Problem) -> Sequence[Any]:
+        """Name the parts of a search: plain values, the same wherever they are asked for. None is the whole search."""
+        return (None,)
+
+    def search_part(self, problem: Problem, part: Any) -> Any:
+        """Do one part of a search."""
+        return self.search(problem)
+
+    def join_parts(self, problem: Problem, outcomes: Mapping[Any, Any]) -> Findings:
+        """Put together what the parts gave, by their names."""
+        findings: Findings = outcomes[None]
+        return findings
+
+    def parse(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Check values of parameters, or texts that mean them.
+
+        Args:
+            values: By the parameter's name, as `--set`, a grid or a preset gives them.
+
+        Returns:
+            The values, of the types that the fields have.
+
+        Raises:
+            GatewiseError: A name is not that of a parameter, or a value not of its type.
+        """
+        return parse_parameters(self.name, self, values)
+
+    def with_parameters(self: _AnyMethod, values: Mapping[str, Any]) -> _AnyMethod:
+        """Return the same method with other values of some parameters, checked as by `parse`."""
+        return replace(self, **self.parse(values))
 
 
-@dataclass(frozen=True)
-class Method:
-    """A way of finding circuits."""
+def ranked(problem: Problem, scores: Mapping[SearchDirection, Tensor]) -> dict[SearchDirection, list[Finding]]:
+    """Make findings of one score per edge, cut by |score| at every size or at the threshold.
 
-    name: str
-    summary: str  # one line for `gatewise methods`
-    config: type[Any]  # a frozen dataclass; its fields are the method's parameters
-    search: Callable[[Problem, Any], Findings]
-    version: str = "1"  # raise it when results change: it is part of the key under which they are stored
-    title: str = ""  # for tables and figures; default: the name
-    directed: bool = True  # False: the method has no direction, and gates cannot be split from it
-    together: bool = False  # whether directions share work: then all are asked for at once, else one after the other
-    ranks_once: bool = False  # whether scores estimate effects and serve all sizes: further ones cost next to nothing
-    additive: bool = False  # whether scores are means over examples: then those of some follow from those of the others
-    threshold_meaning: str = ""  # unit of `threshold`
-    for_share: Callable[[Setting, SearchDirection, float], dict[str, Any]] | None = None
-    """Arguments of `discover` with which an edge counts if it carries this share of the effect."""
-    forecast: Callable[[Problem, Any], Work] | None = None  # on the meta device; None: only the two runs are counted
-    parts: Division | None = None  # None: workers share no search; those of several directions are done side by side
+    Args:
+        problem: What was asked.
+        scores: For each of its directions. [edge]
 
-    def __post_init__(self) -> None:
-        if not self.title:
-            object.__setattr__(self, "title", self.name)
-
-
-def ranked(
-    problem: Problem, scores: Mapping[SearchDirection, Tensor], notes: Mapping[SearchDirection, Any] | None = None
-) -> dict[SearchDirection, list[Finding]]:
-    """Findings of a method that gives every edge one score per direction: cut by |score|, as often as asked."""
-    found: dict[SearchDirection, list[Finding]] = {}
+    Returns:
+        What `Method.search` returns.
+    """
+    findings: dict[SearchDirection, list[Finding]] = {}
     for direction in problem.directions:
-        values, about = scores[direction], (notes or {}).get(direction, {})
-        strength = values.abs()
+        strength = scores[direction].abs()
         if problem.threshold is not None:
-            found[direction] = [Finding(strength >= problem.threshold, values, about)]
-            continue
-        masks = select_each(problem.graph, strength, problem.sizes[direction], problem.select)
-        found[direction] = [Finding(mask, values, about) for mask in masks]
-    return found
+            masks = [strength >= problem.threshold]
+        else:
+            masks = select_each(problem.graph, strength, problem.sizes[direction], problem.select)
+        findings[direction] = [Finding(mask, scores[direction]) for mask in masks]
+    return findings
 
 
-def logit_diff_share(setting: Setting, direction: SearchDirection, share: float) -> dict[str, Any]:
-    """`for_share` of a method whose scores are in units of the metric; ns+dn is a sum of two."""
+def metric_of_share(setting: Setting, direction: SearchDirection, share: float) -> float:
+    """Return this share of the metric's difference between the runs; of both directions the sum, as their scores."""
     clean, corrupted = (setting.value.value(setting.last_logits(side), setting.pairs).mean() for side in SIDES)
-    return {"threshold": share * abs(float(clean - corrupted)) * len(parts_of(direction))}
+    return share * abs(float(clean - corrupted)) * len(parts_of(direction))
 
 
-def kl_price(setting: Setting, direction: SearchDirection, share: float) -> float:
-    """KL, which is quadratic near its reference, of what carries this share of the difference between the runs."""
+def kl_of_share(setting: Setting, direction: SearchDirection, share: float) -> float:
+    """Return the KL of an edge that carries this share of the difference between the runs."""
     clean, corrupted = (log_probabilities(setting.last_logits(side)) for side in SIDES)
     between = {"ns": kl_divergence(clean, corrupted), "dn": kl_divergence(corrupted, clean)}
-    return share**2 * sum(float(between[one].mean()) for one in parts_of(direction))
+    # KL is quadratic near its reference: half of the difference costs a quarter of the KL.
+    return share**2 * sum(float(between[single].mean()) for single in parts_of(direction))

@@ -8,221 +8,186 @@ logit difference, as the paper prints). Negative means that the edge helps the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gatewise.engine.attribution import Attribution
-from gatewise.engine.patching.exact_effects import exact_effects
 from gatewise.engine.runs.counting import GRAIN, Counter
 from gatewise.engine.runs.memory import give_back
-from gatewise.engine.setting import Batch
+from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.base import (
-    Division,
-    Finding,
-    Findings,
-    Method,
-    Problem,
-    SearchDirection,
-    Work,
-    logit_diff_share,
-    parts_of,
-    ranked,
-)
-from gatewise.methods.configs import OFFERED, EapConfig, EapIgConfig
+from gatewise.methods.base import Findings, Method, Problem, SearchDirection, Work, metric_of_share, parts_of, ranked
 from gatewise.progress import progress_bar
-from gatewise.statistics import rank_correlation
 
 BLOCKS = 32  # of micro-batches that are summed apart: as many as may be computed in different places
 
 
-def search_eap(problem: Problem, config: EapConfig) -> Findings:
-    """Gradients on the clean run (ns), on the corrupted run (dn), or both combined."""
-    return _searched(problem, config, f"EAP {', '.join(problem.directions)}", eap_block, eap_findings)
+@dataclass(frozen=True)
+class _LinearEstimate(Method):
+    """Scores of all edges from gradients, averaged over examples, in blocks of examples that workers share."""
 
+    ranks_once = True
+    additive = True
+    threshold_meaning = "smallest |score|, in units of the logit difference"
 
-def search_eap_ig(problem: Problem, config: EapIgConfig) -> Findings:
-    """Gradients averaged over the way between the two runs."""
-    return _searched(problem, config, "EAP-IG", eap_ig_block, eap_ig_findings)
+    @abstractmethod
+    def attribute(self, attribution: Attribution, problem: Problem) -> Tensor:
+        """Return scores summed over the examples of a micro-batch. [estimate, port, sender]"""
 
+    def parts(self, problem: Problem) -> Sequence[int]:
+        """Number the blocks of examples."""
+        return range(len(in_blocks(problem.setting.batches(gradient=True))))
 
-def eap_block(problem: Problem, config: EapConfig, block: int) -> Tensor:
-    """Scores summed over the examples of a block, in the order of `problem.runs`. [run, edge]"""
-    runs = problem.runs
-    if problem.setting.metric is not None and problem.setting.metric.function is None:
-        raise GatewiseError(
-            "eap cannot use KL: its gradient is 0 where both runs agree, and that is where EAP takes it. "
-            "Use the logit difference (metric=None), another metric, or eap-ig."
+    def search(self, problem: Problem) -> Findings:
+        """Sum block after block in this process."""
+        sums, blocks = {}, self.parts(problem)
+        with progress_bar(f"{self.title} {', '.join(problem.directions)}", len(blocks)) as bar:
+            for block in blocks:
+                sums[block] = self.search_part(problem, block)
+                bar.advance()
+        return self.join_parts(problem, sums)
+
+    def search_part(self, problem: Problem, part: int) -> Tensor:
+        """Sum scores over the micro-batches of a block, in float64. [estimate, edge]"""
+        total: Tensor | None = None
+        for batch in in_blocks(problem.setting.batches(gradient=True))[part]:
+            scores = problem.graph.vector(self.attribute(Attribution(problem.setting, batch), problem))
+            if not bool(torch.isfinite(scores).all()):
+                last = batch.first + len(batch.pairs) - 1
+                raise GatewiseError(
+                    f"{problem.model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
+                    f"look at these pairs, or try dtype='float32'."
+                )
+            wide = scores.double().cpu()
+            total = wide if total is None else total + wide
+            give_back()
+        assert total is not None  # no block is empty
+        return total
+
+    def threshold_for(self, setting: Setting, direction: SearchDirection, share: float) -> tuple[Method, float]:
+        """Return a share of the metric's difference between the runs: scores are in its unit."""
+        return self, metric_of_share(setting, direction, share)
+
+    def forecast(self, problem: Problem) -> Work:
+        """Count one micro-batch."""
+        batches = problem.setting.batches(gradient=True)
+        with Counter() as counter:
+            estimates = len(self.attribute(Attribution(problem.setting, batches[0]), problem))
+        share = len(problem.pairs) / len(batches[0].pairs)
+        return Work(
+            runs=int(GRAIN * counter.peak),
+            buffers=min(BLOCKS, len(batches)) * estimates * problem.graph.n_edges * 8,
+            operations=counter.operations * share,
+            moved=counter.moved * share,
+            micro_batch=len(batches[0].pairs),
+            micro_batches=len(batches),
         )
 
-    def attribute(attribution: Attribution) -> Tensor:
-        found = attribution.directions(runs)
-        return torch.stack([found[run] for run in runs])
 
-    return _sum(problem, attribute, block)
+@dataclass(frozen=True)
+class Eap(_LinearEstimate):
+    """EAP: gradients on the clean run (ns), on the corrupted run (dn), or both combined.
+
+    Args:
+        combine: How ns+dn makes one score of two: their sum (the paper), or the one of larger magnitude ("max").
+    """
+
+    name = "eap"
+    title = "EAP"
+    summary = "a linear estimate of every edge's effect from one gradient per direction"
+    together = True
+
+    combine: Literal["sum", "max"] = "sum"
+
+    def __post_init__(self) -> None:
+        if self.combine not in ("sum", "max"):
+            raise GatewiseError(f"combine is 'sum' or 'max' (the score of larger magnitude), got {self.combine!r}.")
+
+    def check(self, problem: Problem) -> None:
+        """Refuse KL."""
+        if problem.setting.metric is not None and problem.setting.metric.function is None:
+            raise GatewiseError(
+                "eap cannot use KL: its gradient is 0 where both runs agree, and that is where EAP takes it. "
+                "Use the logit difference (metric=None), another metric, or eap-ig."
+            )
+
+    def attribute(self, attribution: Attribution, problem: Problem) -> Tensor:
+        """Return one estimate for each of the problem's single directions. [direction, port, sender]"""
+        scores = attribution.directions(problem.single_directions)
+        return torch.stack([scores[direction] for direction in problem.single_directions])
+
+    def join_parts(self, problem: Problem, outcomes: Mapping[int, Tensor]) -> Findings:
+        """Rank edges by the scores of each direction; those of ns+dn follow from the two."""
+        means = dict(zip(problem.single_directions, mean_scores(problem, outcomes), strict=True))
+        scores: dict[SearchDirection, Tensor] = {}
+        for direction in problem.directions:
+            estimates = torch.stack([means[single] for single in parts_of(direction)])
+            scores[direction] = combined(estimates, self.combine)
+        return ranked(problem, scores)
 
 
-def eap_findings(problem: Problem, config: EapConfig, sums: Mapping[int, Tensor]) -> Findings:
-    """One score per edge for each direction; ns+dn follows from the two."""
-    means = dict(zip(problem.runs, _mean(problem, sums), strict=True))
-    scores = {
-        direction: combined(torch.stack([means[run] for run in parts_of(direction)]), config.combine)
-        for direction in problem.directions
-    }
-    return _findings(problem, scores, config.calibrate)
+@dataclass(frozen=True)
+class EapIg(_LinearEstimate):
+    """EAP-IG: gradients averaged over the way between the two runs.
+
+    Args:
+        steps: Points between the corrupted and the clean input at which the gradient is taken.
+    """
+
+    name = "eap-ig"
+    title = "EAP-IG"
+    summary = "EAP with the gradient averaged between the corrupted and the clean input; has no direction"
+    directed = False
+
+    steps: int = 5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise GatewiseError(f"steps is a whole number of at least 1, got {self.steps!r}.")
+
+    def check(self, problem: Problem) -> None:
+        """Refuse directions and ablations."""
+        if problem.directions != ("ns",) or problem.setting.ablation != "patching":
+            given = problem.setting.ablation if problem.directions == ("ns",) else ", ".join(problem.directions)
+            raise GatewiseError(
+                f"eap-ig has no direction and no ablation, got {given!r}: it integrates between the clean and the "
+                f"corrupted run, so noising and denoising are one. Leave both as they are by default, or use "
+                f"method='eap'."
+            )
+
+    def attribute(self, attribution: Attribution, problem: Problem) -> Tensor:
+        """Return the one estimate. [1, port, sender]"""
+        return attribution.integrated(self.steps)[None]
+
+    def join_parts(self, problem: Problem, outcomes: Mapping[int, Tensor]) -> Findings:
+        """Rank edges by their scores."""
+        return ranked(problem, {"ns": mean_scores(problem, outcomes)[0]})
 
 
-def eap_ig_block(problem: Problem, config: EapIgConfig, block: int) -> Tensor:
-    """The same of EAP-IG. [1, edge]"""
-    if problem.directions != ("ns",) or problem.setting.ablation != "patching":
-        asked = problem.setting.ablation if problem.directions == ("ns",) else ", ".join(problem.directions)
-        raise GatewiseError(
-            f"eap-ig has no direction and no ablation, got {asked!r}: it integrates between the clean and the "
-            f"corrupted run, so noising and denoising are one. Leave both as they are by default, or use method='eap'."
-        )
-    return _sum(problem, lambda found: found.integrated(config.steps)[None], block)
-
-
-def eap_ig_findings(problem: Problem, config: EapIgConfig, sums: Mapping[int, Tensor]) -> Findings:
-    return _findings(problem, {"ns": _mean(problem, sums)[0]}, config.calibrate)
-
-
-def combined(scores: Tensor, how: str) -> Tensor:
-    """One score per edge out of one or two directions'. [direction, edge] -> [edge]"""
-    if how == "sum":
+def combined(scores: Tensor, combine: str) -> Tensor:
+    """Make one score per edge out of one or two directions'. [direction, edge] -> [edge]"""
+    if combine == "sum":
         return scores.sum(dim=0)
     largest = scores.abs().argmax(dim=0, keepdim=True)  # of equal magnitudes, ns
     return scores.gather(0, largest)[0]
 
 
-def _mean(problem: Problem, sums: Mapping[int, Tensor]) -> Tensor:
-    """Over all examples, from the sums of all blocks. [run, edge]
+def in_blocks(batches: Sequence[Batch]) -> list[Sequence[Batch]]:
+    """Cut micro-batches into at most `BLOCKS` consecutive blocks, as equal as can be."""
+    count = min(BLOCKS, len(batches))
+    cuts = [len(batches) * i // count for i in range(count + 1)]
+    return [batches[start:end] for start, end in pairwise(cuts)]
 
-    Sums of floats depend on their order, so the order is fixed, whoever does the work: within a block micro-batch by
-    micro-batch, then block by block.
-    """
+
+def mean_scores(problem: Problem, sums: Mapping[int, Tensor]) -> Tensor:
+    """Average over all examples, from the sums of all blocks. [estimate, edge]"""
+    # Float sums depend on their order. It is fixed, whoever does the work: within a block micro-batch by micro-batch,
+    # then block by block.
     total = sum((sums[block] for block in range(1, len(sums))), sums[0])
     return (total / len(problem.pairs)).to(torch.promote_types(problem.model.dtype, torch.float32))
-
-
-def blocks_of(problem: Problem, config: object = None) -> list[int]:
-    return list(range(len(in_blocks(problem.setting.batches(gradient=True)))))
-
-
-def in_blocks(parts: Sequence[Batch]) -> list[Sequence[Batch]]:
-    """Micro-batches in at most `BLOCKS` consecutive blocks, as equal as can be."""
-    count = min(BLOCKS, len(parts))
-    cuts = [len(parts) * i // count for i in range(count + 1)]
-    return [parts[a:b] for a, b in pairwise(cuts)]
-
-
-def _searched(
-    problem: Problem,
-    config: Any,
-    title: str,
-    work: Callable[[Problem, Any, int], Tensor],
-    join: Callable[[Problem, Any, Mapping[int, Tensor]], Findings],
-) -> Findings:
-    """Block after block, in this process."""
-    blocks, sums = blocks_of(problem), {}
-    with progress_bar(title, len(blocks)) as bar:
-        for block in blocks:
-            sums[block] = work(problem, config, block)
-            bar.advance()
-    return join(problem, config, sums)
-
-
-def _sum(problem: Problem, attribute: Callable[[Attribution], Tensor], block: int) -> Tensor:
-    """Sum what comes summed over a micro-batch's examples. [run, edge] of a block, in float64"""
-    model = problem.model
-    total: Tensor | None = None
-    for batch in in_blocks(problem.setting.batches(gradient=True))[block]:
-        scores = model.graph.vector(attribute(Attribution(problem.setting, batch)))
-        if not bool(torch.isfinite(scores).all()):
-            last = batch.first + len(batch.pairs) - 1
-            raise GatewiseError(
-                f"{model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
-                f"look at these pairs, or try dtype='float32'."
-            )
-        wide = scores.double().cpu()
-        total = wide if total is None else total + wide
-        give_back()
-    assert total is not None  # no block is empty
-    return total
-
-
-def _findings(
-    problem: Problem, scores: Mapping[SearchDirection, Tensor], sample: int
-) -> dict[SearchDirection, list[Finding]]:
-    """Rank once, cut as often as asked."""
-    notes = {d: {"calibration": _calibration(problem.only(d), scores[d], sample)} for d in scores} if sample else {}
-    return ranked(problem, scores, notes)
-
-
-def _calibration(problem: Problem, scores: Tensor, count: int) -> dict[str, Any]:
-    """Rank correlation of scores with true changes of the logit difference, for `count` edges drawn by the seed.
-
-    Removing an edge under dn puts the clean content in place of the corrupted one, which is the difference of the
-    scores with the opposite sign.
-    """
-    graph = problem.model.graph
-    generator = torch.Generator().manual_seed(problem.seed)
-    drawn = torch.randperm(graph.n_edges, generator=generator)[:count].sort().values
-    true = torch.zeros(len(drawn), dtype=torch.float64)
-    for direction in problem.runs:
-        effects = exact_effects(problem.model, problem.setting, drawn.tolist(), direction)
-        true += effects.logit_diff if direction == "ns" else -effects.logit_diff
-    estimated = scores[drawn].double()
-    return {
-        "edges": len(drawn),
-        "rank_correlation": rank_correlation(estimated, true),
-        "rank_correlation_of_magnitudes": rank_correlation(estimated.abs(), true.abs()),
-    }
-
-
-def _forecast(problem: Problem, config: EapConfig | EapIgConfig) -> Work:
-    """Counted on one micro-batch."""
-    parts = problem.setting.batches(gradient=True)
-    with Counter() as counter:
-        attribution = Attribution(problem.setting, parts[0])
-        found = (
-            attribution.integrated(config.steps)
-            if isinstance(config, EapIgConfig)
-            else attribution.directions(problem.runs)
-        )
-        del found, attribution
-    share = len(problem.pairs) / len(parts[0].pairs)
-    scores = 1 if isinstance(config, EapIgConfig) else len(problem.runs)
-    return Work(
-        runs=int(GRAIN * counter.peak),
-        buffers=min(BLOCKS, len(parts)) * scores * problem.graph.n_edges * 8,
-        operations=counter.operations * share,
-        moved=counter.moved * share,
-        micro_batch=len(parts[0].pairs),
-        micro_batches=len(parts),
-    )
-
-
-EAP = Method(
-    **vars(OFFERED["eap"]),
-    search=search_eap,
-    together=True,
-    ranks_once=True,
-    additive=True,
-    for_share=logit_diff_share,
-    forecast=_forecast,
-    parts=Division(blocks_of, eap_block, eap_findings),
-)
-EAP_IG = Method(
-    **vars(OFFERED["eap-ig"]),
-    search=search_eap_ig,
-    ranks_once=True,
-    additive=True,
-    for_share=logit_diff_share,
-    forecast=_forecast,
-    parts=Division(blocks_of, eap_ig_block, eap_ig_findings),
-)

@@ -3,78 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gatewise.methods.base import Division, Findings, Method, Problem
+from gatewise.methods.base import Findings, Method, Problem
 from gatewise.methods.provenance import Clock
 from gatewise.progress import progress_bar
-from gatewise.store.checkpoints import Checkpoint
 from gatewise.workers import WorkerPool, threads
 
 Searched = tuple[Problem, Findings, dict[str, Any]]  # what was asked, what was found, what it took
 
 
-def searches(problems: Sequence[Problem], method: Method, config: Any, team: WorkerPool | None) -> Iterator[Searched]:
+def searches(problems: Sequence[Problem], method: Method, workers: WorkerPool | None) -> Iterator[Searched]:
     """Search for each problem; a team yields them as they end."""
-    if team is None or (team.workers < 2 and team.ray is None):
+    if workers is None or (workers.workers < 2 and workers.ray is None):
         for problem in problems:
             clock = Clock()
-            yield problem, method.search(problem, config), clock.times()
+            yield problem, method.search(problem), clock.times()
         return
-    parts = method.parts or Division(_one_part, _Whole(method.search), _found_by_it)
-    tasks = [(place, name) for place, problem in enumerate(problems) for name in parts.names(problem, config)]
-    clock, shared = Clock(), _Shared(tuple(problems), config, parts.work, parts.saves)
-    found: list[dict[Any, Any]] = [{} for _ in problems]
+    tasks = [(index, part) for index, problem in enumerate(problems) for part in method.parts(problem)]
+    left = [len(method.parts(problem)) for problem in problems]
+    outcomes: list[dict[Any, Any]] = [{} for _ in problems]
     seconds = [0.0 for _ in problems]
-    title = f"{method.title} {', '.join(one for problem in problems for one in problem.directions)}"
+    clock = Clock()
+    title = f"{method.title} {', '.join(direction for problem in problems for direction in problem.directions)}"
     with progress_bar(title, len(tasks)) as bar:
-        for (place, name), (value, processor) in team.results(tasks, _do_part, shared):
+        for (index, part), (outcome, cpu_seconds) in workers.results(tasks, _do_part, (tuple(problems), method)):
             bar.advance()
-            found[place][name] = value
-            seconds[place] += processor
-            problem = problems[place]
-            if len(found[place]) == len(parts.names(problem, config)):
-                joined, times = parts.join(problem, config, found[place]), clock.times()
-                yield problem, joined, {**times, "cpu_seconds": round(seconds[place], 3)}
+            outcomes[index][part] = outcome
+            seconds[index] += cpu_seconds
+            left[index] -= 1
+            if left[index] == 0:
+                findings = method.join_parts(problems[index], outcomes[index])
+                yield problems[index], findings, {**clock.times(), "cpu_seconds": round(seconds[index], 3)}
 
 
-@dataclass(frozen=True, eq=False)
-class _Shared:
-    """What all parts of some searches need."""
-
-    problems: tuple[Problem, ...]
-    config: Any
-    work: Callable[[Problem, Any, Any], Any]
-    saves: bool
-
-
-def _do_part(task: tuple[int, Any], shared: _Shared) -> tuple[Any, float]:
-    """In a worker: what is found, and the processor's seconds it took."""
-    (place, name), begun = task, time.process_time()
-    problem = shared.problems[place]
-    if name is not None:
-        problem = replace(problem, checkpoint=problem.checkpoint.part(str(name)) if shared.saves else Checkpoint())
+def _do_part(task: tuple[int, Any], shared: tuple[tuple[Problem, ...], Method]) -> tuple[Any, float]:
+    """In a worker: do one part of one search; return what it gave and the CPU seconds it took."""
+    (index, part), (problems, method), begun = task, shared, time.process_time()
     with threads(1):
-        found = shared.work(problem, shared.config, name)
-    return found, time.process_time() - begun
-
-
-# A search that is not cut is one part, None.
-
-
-def _one_part(problem: Problem, config: Any) -> list[None]:
-    return [None]
-
-
-@dataclass(frozen=True)
-class _Whole:
-    search: Callable[[Problem, Any], Findings]
-
-    def __call__(self, problem: Problem, config: Any, name: None) -> Findings:
-        return self.search(problem, config)
-
-
-def _found_by_it(problem: Problem, config: Any, found: Mapping[None, Findings]) -> Findings:
-    return found[None]
+        outcome = method.search_part(problems[index].for_part(part), part)
+    return outcome, time.process_time() - begun

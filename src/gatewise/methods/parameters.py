@@ -1,60 +1,70 @@
-"""Parameters of a method from text, by the types of its config's fields."""
+"""Parameters of a method: the fields of its dataclass, and their values from text, by the fields' types."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gatewise.errors import GatewiseError
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_PLAIN: dict[Any, Callable[[str], Any]] = {
+_PARSERS: dict[Any, Callable[[str], Any]] = {
     bool: lambda text: _TRUTH[text.lower()],
     int: int,
     float: float,
     str: str,
     type(None): lambda text: {"none": None}[text.lower()],
 }
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One field of a method's config."""
+    """One field of a method."""
 
     name: str
     type: Any
-    default: Any
+    value: Any  # that the method has
 
     @property
     def values(self) -> str:
         """What it may be, for people."""
         return _describe(self.type)
 
+    def parse(self, given: Any) -> Any:
+        """Return the value that is meant: by a text, or by a plain value, which is read as its text."""
+        text = str(given)
+        for kind in _alternatives(self.type):
+            try:
+                if get_origin(kind) is Literal:
+                    return {str(choice): choice for choice in get_args(kind)}[text]
+                return _PARSERS[kind](text)
+            except (ValueError, KeyError):
+                continue
+        raise GatewiseError(f"{self.name}={text}: expected {self.values}.")
 
-def parameters_of(config: type[Any]) -> dict[str, Parameter]:
-    hints = get_type_hints(config)
-    return {field.name: Parameter(field.name, hints[field.name], field.default) for field in dataclasses.fields(config)}
+
+def parameters_of(method: Any) -> dict[str, Parameter]:
+    """List the parameters of a dataclass instance, by name."""
+    hints = get_type_hints(type(method))
+    names = [field.name for field in dataclasses.fields(method)]
+    return {name: Parameter(name, hints[name], getattr(method, name)) for name in names}
 
 
-def parse_parameter(method: str, config: type[Any], name: str, text: str) -> Any:
-    """The value that a text means for one of the method's parameters."""
-    known = parameters_of(config)
-    if name not in known:
-        raise GatewiseError(f"{method} has no parameter {name!r}; its parameters are {', '.join(known)}.")
-    for kind in _alternatives(known[name].type):
-        try:
-            if get_origin(kind) is Literal:
-                return {str(choice): choice for choice in get_args(kind)}[text]
-            return _PLAIN[kind](text)
-        except (ValueError, KeyError):
-            continue
-    raise GatewiseError(f"{name}={text}: expected {known[name].values}.")
+def parse_parameters(title: str, method: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the names of values, and give each the type of its field. title: the method's name, for errors."""
+    known = parameters_of(method)
+    for name in values:
+        if name not in known:
+            others = f"its parameters are {', '.join(known)}" if known else "it has none"
+            raise GatewiseError(f"{title} has no parameter {name!r}; {others}.")
+    return {name: known[name].parse(value) for name, value in values.items()}
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
-    """`int | None` -> None, int: `none` means None also where any text would do."""
+    """Split `int | None` into None, int: None first, so that `none` means None also where any text would do."""
     if get_origin(kind) not in (Union, types.UnionType):
         return (kind,)
     return tuple(sorted(get_args(kind), key=lambda member: member is not type(None)))
@@ -65,5 +75,4 @@ def _describe(kind: Any) -> str:
         return " or ".join(str(choice) for choice in get_args(kind))
     if len(_alternatives(kind)) > 1:
         return " or ".join(_describe(member) for member in reversed(_alternatives(kind)))
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
-    return names.get(kind, str(kind))
+    return _NAMES.get(kind, str(kind))

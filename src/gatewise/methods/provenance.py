@@ -1,4 +1,4 @@
-"""What determines the result of a search: for its provenance, and for the key under which it is stored."""
+"""What determines the result of a search: one list of facts, for its provenance and for the key it is stored under."""
 
 from __future__ import annotations
 
@@ -15,90 +15,34 @@ import torch
 from gatewise.circuits.serialization import graph_entry
 from gatewise.files import as_plain
 from gatewise.methods.base import Method, Problem, SearchDirection
-from gatewise.store import SCHEMA
 
-_NOT_A_MATTER_OF_RESULTS = ("name_or_path", "_name_or_path", "transformers_version", "architectures", "dtype")
-
-
-def ingredients(problem: Problem, method: Method, config: Any) -> dict[str, Any]:
-    """Everything that determines the results of a search, as plain data."""
-    model, setting = problem.model, problem.setting
-    return {
-        "schema": SCHEMA,
-        "weights": model.fingerprint,
-        "architecture": _architecture(model.hf),
-        "graph": graph_entry(model.graph),
-        "pairs": problem.pairs.fingerprint,
-        "ablation": setting.ablation,
-        "noise": setting.seed if setting.ablation == "noise" else None,
-        "metric": None if setting.metric is None else setting.metric.record(),
-        "method": {"name": method.name, "version": method.version},
-        "directions": list(problem.directions),
-        "parameters": as_plain(dataclasses.asdict(config)),
-        "sizes": {direction: list(sizes) for direction, sizes in problem.sizes.items()},
-        "select": problem.select,
-        "threshold": None if problem.threshold is None else float(problem.threshold),
-        "seed": problem.seed,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "threads": torch.get_num_threads(),
-        "memory": setting.memory,  # decides the batches, and so the order of sums
-    }
+# The same weights and pairs give the same circuit whatever they are called: these facts are for people.
+_FOR_PEOPLE = {"model", "task", "examples", "bos", "directed", "versions"}
+# Too long for the file of every circuit, or told there by the circuits themselves.
+_FOR_THE_KEY = {"architecture", "graph", "sizes"}
+_WITHOUT_EFFECT = {"name_or_path", "_name_or_path", "transformers_version", "architectures", "dtype"}
 
 
-def _architecture(module: Any) -> Any:
-    """What besides the weights decides a transformers model's outputs: norms, scales, positions."""
-    config = getattr(module, "config", None)
-    if config is None:
-        return None
-    entries = {key: value for key, value in config.to_dict().items() if key not in _NOT_A_MATTER_OF_RESULTS}
-    return json.loads(json.dumps(entries, default=str, sort_keys=True))
-
-
-def versions() -> dict[str, str]:
-    """Of what numbers may depend on."""
-    names = ("gatewise", "torch", "transformers")
-    return {**{name: version(name) for name in names}, "python": platform.python_version()}
-
-
-def storable(problem: Problem) -> bool:
-    """Whether the ingredients tell all: not with a metric that has no version."""
-    metric = problem.setting.metric
-    return metric is None or metric.version is not None
-
-
-class Clock:
-    """What a search takes, from now on."""
-
-    def __init__(self) -> None:
-        self._wall, self._processor = time.time(), time.process_time()
-
-    def times(self) -> dict[str, Any]:
-        return {
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "seconds": round(time.time() - self._wall, 3),
-            # On all threads; not an accelerator's.
-            "cpu_seconds": round(time.process_time() - self._processor, 3),
-        }
-
-
-def provenance(
-    problem: Problem, direction: SearchDirection, method: Method, config: Any, times: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Everything that determines a result, and what it took."""
+def facts(problem: Problem, method: Method) -> dict[str, Any]:
+    """List everything that determines the result of a search, and what people call it, as plain data."""
     model, pairs, setting = problem.model, problem.pairs, problem.setting
     return {
         "method": method.name,
+        "method_version": method.version,
         "directed": method.directed,
-        "direction": direction,
-        "parameters": dataclasses.asdict(config),
-        "threshold": problem.threshold,
+        "direction": ", ".join(problem.directions),
+        "parameters": as_plain(dataclasses.asdict(method)),
+        "sizes": {direction: list(sizes) for direction, sizes in problem.sizes.items()},
+        "threshold": None if problem.threshold is None else float(problem.threshold),
         "select": problem.select,
         "seed": problem.seed,
         "ablation": setting.ablation,
+        "noise_seed": setting.seed if setting.ablation == "noise" else None,
         "metric": None if setting.metric is None else setting.metric.record(),
         "model": model.name,
         "weights": model.fingerprint,
+        "architecture": _architecture(model.hf),
+        "graph": graph_entry(model.graph),
         "task": pairs.name,
         "examples": len(pairs),
         "data": pairs.fingerprint,
@@ -106,6 +50,56 @@ def provenance(
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "threads": torch.get_num_threads(),
+        "memory": setting.memory,  # decides the batches, and so the order of sums
         "versions": versions(),
-        "time": dict(times),
     }
+
+
+def ingredients(problem: Problem, method: Method) -> dict[str, Any]:
+    """Return the facts that make the key under which the result is stored."""
+    return {name: value for name, value in facts(problem, method).items() if name not in _FOR_PEOPLE}
+
+
+def provenance(
+    problem: Problem, direction: SearchDirection, method: Method, times: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the facts that every circuit of a direction carries, and what the search took."""
+    known = facts(problem.only(direction), method)
+    return {**{name: value for name, value in known.items() if name not in _FOR_THE_KEY}, "time": dict(times)}
+
+
+def storable(problem: Problem) -> bool:
+    """True if the facts tell everything: not with a metric that has no version."""
+    metric = problem.setting.metric
+    return metric is None or metric.version is not None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what numbers may depend on."""
+    names = ("gatewise", "torch", "transformers")
+    return {**{name: version(name) for name in names}, "python": platform.python_version()}
+
+
+def _architecture(module: Any) -> Any:
+    """Return what besides the weights decides a transformers model's outputs: norms, scales, positions."""
+    config = getattr(module, "config", None)
+    if config is None:
+        return None
+    entries = {key: value for key, value in config.to_dict().items() if key not in _WITHOUT_EFFECT}
+    return json.loads(json.dumps(entries, default=str, sort_keys=True))
+
+
+class Clock:
+    """Measures what a search takes, from now on."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.time(), time.process_time()
+
+    def times(self) -> dict[str, Any]:
+        """Return the time of day, and the seconds since the start."""
+        return {
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "seconds": round(time.time() - self._wall, 3),
+            # On all threads; not an accelerator's.
+            "cpu_seconds": round(time.process_time() - self._cpu, 3),
+        }

@@ -1,4 +1,4 @@
-"""The list of methods, and how one is found by what a user gives: a method, its name, or `module:NAME`."""
+"""The methods of the package, and how a method is found by what a user gives: itself, its name, or `module:Name`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,30 @@ import sys
 from importlib import import_module
 
 from gatewise.errors import GatewiseError
+from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.base import Method
+from gatewise.methods.eap import Eap, EapIg
+from gatewise.methods.edge_pruning.method import EdgePruning
 
 
 def methods() -> dict[str, Method]:
-    """The methods of the package by name."""
-    from gatewise.methods.acdc.search import ACDC
-    from gatewise.methods.eap import EAP, EAP_IG
-    from gatewise.methods.edge_pruning import EDGE_PRUNING
-
-    return {method.name: method for method in (ACDC, EAP, EAP_IG, EDGE_PRUNING)}
+    """Return the methods of the package by name, with their default parameters."""
+    return {method.name: method for method in (Acdc(), Eap(), EapIg(), EdgePruning())}
 
 
 def find_method(given: str | Method) -> Method:
-    """The method that was given, named, or written as `module:NAME` of a module that Python finds."""
+    """Return the method that is meant.
+
+    Args:
+        given: A method, the name of one of the package, or `module:Name` of a class or an instance in a module that
+            Python finds.
+
+    Returns:
+        The method; named by its class, with its default parameters.
+
+    Raises:
+        GatewiseError: There is no such method.
+    """
     if isinstance(given, Method):
         return given
     known = methods()
@@ -28,26 +38,28 @@ def find_method(given: str | Method) -> Method:
         return known[given]
     if ":" not in given:
         raise GatewiseError(
-            f"there is no method {given!r}; there are {', '.join(known)}, and your own as module:NAME, or as a Method."
+            f"there is no method {given!r}; there are {', '.join(known)}, and your own as module:Name, or as a Method."
         )
-    return _imported(given)
+    return _import_method(given)
 
 
-def _imported(given: str) -> Method:
+def _import_method(given: str) -> Method:
     module_name, _, name = given.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a file beside the user, as `python -m` finds it
     try:
-        found = getattr(import_module(module_name), name)
+        method = getattr(import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise GatewiseError(f"the method {given!r} cannot be imported: {error}. Write it as module:NAME.") from error
-    if not isinstance(found, Method):
-        raise GatewiseError(f"{given!r} is a {type(found).__name__}; expected a gatewise Method.")
-    return found
+        raise GatewiseError(f"the method {given!r} cannot be imported: {error}. Write it as module:Name.") from error
+    if isinstance(method, type) and issubclass(method, Method):
+        method = method()
+    if not isinstance(method, Method):
+        raise GatewiseError(f"{given!r} is a {type(method).__name__}; expected a gatewise Method.")
+    return method
 
 
 def check_directed(method: Method) -> None:
     """Refuse a method without directions where gates are wanted."""
     if not method.directed:
-        directed = [name for name, one in methods().items() if one.directed]
+        directed = [name for name, other in methods().items() if other.directed]
         raise GatewiseError(f"{method.name} has no direction, so it finds no gates. Use {', '.join(directed)}.")

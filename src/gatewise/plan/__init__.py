@@ -1,6 +1,6 @@
 """Forecasts of memory and time before a run, from a model's configuration alone: no weights, no network.
 
-`count.py` runs the package's own code on torch's meta device and counts; `forecasts.py` says what is run how often.
+`forecasts.py` runs the package's own code on torch's meta device and counts; what is run how often, a method says.
 """
 
 from gatewise.plan.accelerators import ACCELERATORS

@@ -42,25 +42,25 @@ ACCELERATORS = {
 
 
 def find_accelerator(name: str) -> tuple[str, Accelerator]:
-    """The one of this name, or the only one that begins so; spaces and case do not matter."""
+    """Find the accelerator of this name, or the only one that begins so; spaces and case do not matter."""
     wanted = name.strip().replace(" ", "-").lower()
     exact = [known for known in ACCELERATORS if known.lower() == wanted]
-    found = exact or [known for known in ACCELERATORS if wanted and known.lower().startswith(wanted)]
-    if len(found) != 1:
-        close = found or difflib.get_close_matches(wanted.upper(), ACCELERATORS, n=1)
+    matches = exact or [known for known in ACCELERATORS if wanted and known.lower().startswith(wanted)]
+    if len(matches) != 1:
+        close = matches or difflib.get_close_matches(wanted.upper(), ACCELERATORS, n=1)
         hint = f" (did you mean {' or '.join(close)}?)" if close else ""
         raise GatewiseError(
             f"the accelerator {name!r} is not known{hint}; known are {', '.join(ACCELERATORS)}. For another one give "
             f"its memory as free, such as 24GB."
         )
-    return found[0], ACCELERATORS[found[0]]
+    return matches[0], ACCELERATORS[matches[0]]
 
 
 def rates_of(name: str, dtype: str) -> Rates:
-    """What a forecast takes an accelerator to do in a second."""
-    one = ACCELERATORS[name]
-    operations = {"float32": one.float32, "bfloat16": one.bfloat16}.get(dtype)
+    """Return what a forecast takes an accelerator to do in a second."""
+    accelerator = ACCELERATORS[name]
+    operations = {"float32": accelerator.float32, "bfloat16": accelerator.bfloat16}.get(dtype)
     if operations is None:
-        has = "float32" if one.bfloat16 is None else "float32 and bfloat16"
+        has = "float32" if accelerator.bfloat16 is None else "float32 and bfloat16"
         raise GatewiseError(f"{name} was asked to compute in {dtype}; a forecast for it is made for {has}.")
-    return Rates(REACHED * operations * 1e12, REACHED * one.bandwidth * 1e9)
+    return Rates(REACHED * operations * 1e12, REACHED * accelerator.bandwidth * 1e9)

@@ -23,7 +23,7 @@ class Rates:
 
 @cache
 def measure_rates(device: str = "cpu") -> Rates:
-    """Measured once for each process, in float32."""
+    """Measure a device once for each process, in float32."""
     with torch.device(device):
         rows, wide = torch.randn(512, 1024), torch.randn(1024, 2048)
         product = torch.empty(512, 2048)
@@ -34,11 +34,11 @@ def measure_rates(device: str = "cpu") -> Rates:
 
 
 def _fastest(call: Callable[[], torch.Tensor]) -> float:
-    call()
-    found: list[float] = []
+    call()  # the first call is slower: memory and threads are made ready
+    seconds: list[float] = []
     started = time.perf_counter()
-    while len(found) < _LEAST or time.perf_counter() - started < _SECONDS:
+    while len(seconds) < _LEAST or time.perf_counter() - started < _SECONDS:
         begun = time.perf_counter()
         call().view(-1)[0].item()  # which waits for an accelerator
-        found.append(time.perf_counter() - begun)
-    return min(found)
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)

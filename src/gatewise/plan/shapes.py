@@ -1,17 +1,17 @@
-"""Shapes of well-known models, so that a run can be planned without the network. Sizes only: no weights, no words."""
+"""Shapes of well-known models, so that a search can be planned without the network: no weights, no vocabulary."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def _llama(hidden: int, layers: int, heads: int, groups: int, inner: int, **more: Any) -> dict[str, Any]:
+def _llama(hidden: int, layers: int, heads: int, groups: int, inner: int, **options: Any) -> dict[str, Any]:
     sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return {"model_type": "llama", **sizes, "num_key_value_heads": groups, "intermediate_size": inner, **more}
+    return {"model_type": "llama", **sizes, "num_key_value_heads": groups, "intermediate_size": inner, **options}
 
 
-def _llama3(*sizes: int, **more: Any) -> dict[str, Any]:
-    return _llama(*sizes, vocab_size=128_256, max_position_embeddings=131_072, **more)
+def _llama3(*sizes: int, **options: Any) -> dict[str, Any]:
+    return _llama(*sizes, vocab_size=128_256, max_position_embeddings=131_072, **options)
 
 
 def _smollm2(*sizes: int) -> dict[str, Any]:
@@ -19,8 +19,8 @@ def _smollm2(*sizes: int) -> dict[str, Any]:
 
 
 def _qwen2(*sizes: int, vocabulary: int = 151_936, tied: bool = True) -> dict[str, Any]:
-    more = {"model_type": "qwen2", "vocab_size": vocabulary, "tie_word_embeddings": tied}
-    return {**_llama(*sizes, max_position_embeddings=32_768), **more}
+    options = {"model_type": "qwen2", "vocab_size": vocabulary, "tie_word_embeddings": tied}
+    return {**_llama(*sizes, max_position_embeddings=32_768), **options}
 
 
 def _gpt2(width: int, layers: int, heads: int) -> dict[str, Any]:
@@ -29,13 +29,13 @@ def _gpt2(width: int, layers: int, heads: int) -> dict[str, Any]:
 
 def _pythia(hidden: int, layers: int, heads: int, vocabulary: int = 50_304) -> dict[str, Any]:
     sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
-    more = {"intermediate_size": 4 * hidden, "vocab_size": vocabulary, "max_position_embeddings": 2_048}
-    return {"model_type": "gpt_neox", **sizes, **more, "use_parallel_residual": True, "tie_word_embeddings": False}
+    others = {"intermediate_size": 4 * hidden, "vocab_size": vocabulary, "max_position_embeddings": 2_048}
+    return {"model_type": "gpt_neox", **sizes, **others, "use_parallel_residual": True, "tie_word_embeddings": False}
 
 
 def _gemma3(hidden: int, layers: int, heads: int, groups: int, inner: int, size: int) -> dict[str, Any]:
-    more = {"head_dim": size, "query_pre_attn_scalar": size, "vocab_size": 262_144, "tie_word_embeddings": True}
-    return {**_llama(hidden, layers, heads, groups, inner), "model_type": "gemma3_text", **more}
+    others = {"head_dim": size, "query_pre_attn_scalar": size, "vocab_size": 262_144, "tie_word_embeddings": True}
+    return {**_llama(hidden, layers, heads, groups, inner), "model_type": "gemma3_text", **others}
 
 
 KNOWN: dict[str, dict[str, Any]] = {
@@ -69,7 +69,7 @@ KNOWN: dict[str, dict[str, Any]] = {
 
 
 def known_shape(name: str) -> tuple[str, dict[str, Any]] | None:
-    """The full name and the configuration of a well-known model, with or without its owner's name."""
+    """Return the full name and the configuration of a well-known model, given with or without its owner's name."""
     for full, config in KNOWN.items():
         if name.lower() in (full.lower(), full.lower().rpartition("/")[2]):
             return full, config

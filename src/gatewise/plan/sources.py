@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from gatewise.circuits.graph import QKV
 from gatewise.errors import GatewiseError
 from gatewise.models.config import empty_model, read_config
 from gatewise.models.download import DOWNLOADS, cached
@@ -33,7 +32,7 @@ class Subject:
     """What is planned for."""
 
     model: Model  # on the meta device
-    measured_tokens: bool  # whether its own tokenizer made the pairs, or their length is the usual one
+    measured_tokens: bool  # True: its own tokenizer made the pairs; False: their length is the usual one
     pairs: Pairs
 
 
@@ -42,23 +41,22 @@ def subject(
     task: str,
     examples: int,
     dtype: str,
-    qkv: QKV = "split",
     *,
     device: str = "cpu",
     bos: bool | None = None,
     first_token: bool = False,
 ) -> Subject:
-    """A model without weights and the pairs of a task for it, by config.json, a GGUF file or a well-known name.
+    """Make a model without weights and the pairs of a task for it, by config.json, a GGUF file or a well-known name.
 
     device: the kind of device that it stands for.
     """
-    name, config, words = _config(source)
+    name, config, tokenizer_source = _config(source)
     module = empty_model(config, name).to(as_number_type(dtype))
-    tokenizer = None if words is None else load_tokenizer(words)
-    model = replace(adapt(module, tokenizer=tokenizer, name=name, qkv=qkv), planned_for=device)
+    tokenizer = None if tokenizer_source is None else load_tokenizer(tokenizer_source)
+    model = replace(adapt(module, tokenizer=tokenizer, name=name), planned_for=device)
     if tokenizer is not None:
-        how: dict[str, Any] = {"bos": bos, "first_token": first_token}
-        return Subject(model, True, make_task(task, model, examples=examples, test_examples=1, **how).train)
+        made = make_task(task, model, examples=examples, test_examples=1, bos=bos, first_token=first_token)
+        return Subject(model, True, made.train)
     short, options = parse_name(task)
     if short not in _TYPICAL:
         raise GatewiseError(
@@ -75,7 +73,7 @@ def subject(
 
 
 def _config(source: str) -> tuple[str, dict[str, Any], Any]:
-    """Name, configuration, and where its tokenizer is, or itself, if there is one."""
+    """Return the name, the configuration, and where the tokenizer is, or itself, if there is one."""
     if source.startswith("synthetic:"):
         raise GatewiseError(f"{source} has a handful of edges and needs no plan; just run it.")
     if source == "tiny":
@@ -91,11 +89,11 @@ def _config(source: str) -> tuple[str, dict[str, Any], Any]:
     if source.lower().endswith(".gguf"):
         file = read_gguf(path)
         return path.stem, file.config, file.tokenizer().loaded()
-    found = known_shape(_NAMES.get(source, source))
-    if found is None:
+    known = known_shape(_NAMES.get(source, source))
+    if known is None:
         raise GatewiseError(
             f"{source!r} is neither a folder, nor a .gguf file, nor one of the models whose shape we know "
             f"({', '.join(sorted(KNOWN))}). "
             f"Download its config.json alone (and tokenizer.json, if you like) and give the folder: no weights needed."
         )
-    return *found, None
+    return *known, None

@@ -25,7 +25,7 @@ _SCRIPTS = (
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def page(data: Mapping[str, Any]) -> str:
+def page(content: Mapping[str, Any]) -> str:
     """The whole report as HTML."""
     style = _colours() + _asset("report.css")
     parts = "\n".join(f"// {name}\n{_asset(name)}" for name in _SCRIPTS)
@@ -36,27 +36,26 @@ def page(data: Mapping[str, Any]) -> str:
     )
     filled = {
         "policy": html.escape(policy),
-        "title": html.escape(str(data["title"])),
+        "title": html.escape(str(content["title"])),
         "style": style,
         "script": script,
-        "data": as_script_json(data),
+        "data": as_script_json(content),
     }
-    text = _asset("report.html")
     pieces = []
-    for piece in text.split("{{"):  # one pass: what is filled in is never searched for marks
+    for piece in _asset("report.html").split("{{"):  # one pass: what is filled in is never searched for marks
         name, closed, rest = piece.partition("}}")
         pieces.append(filled[name] + rest if closed else piece)
     return "".join(pieces)
 
 
-def write_page(path: str | Path, data: Mapping[str, Any]) -> None:
+def write_page(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write the report to a file."""
-    write_atomically(Path(path), page(data).encode())
+    write_atomically(Path(path), page(content).encode())
 
 
-def as_script_json(data: Any) -> str:
+def as_script_json(content: Any) -> str:
     """JSON that may stand in an HTML script element."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     for character, escape in _ESCAPED.items():
         text = text.replace(character, escape)
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,13 +16,11 @@ from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import overlap
 from gatewise.gates.labels import Gates
-from gatewise.methods.base import Method
-from gatewise.methods.discovery import discover
+from gatewise.methods.base import Method, SearchDirection
+from gatewise.methods.discovery import discover_all
 from gatewise.models.model import Model
 from gatewise.statistics import rank_correlation
 from gatewise.tasks.pairs import Pairs
-
-BOTH: tuple[Direction, ...] = ("ns", "dn")
 
 
 @dataclass(frozen=True)
@@ -32,17 +29,16 @@ class Calibration:
 
     exact: Mapping[int, float]  # edge index -> change of the logit difference, with the sign of the scores
     rank_correlation: float
-    same_sign: float  # share of the edges
 
 
 def edge_strength(gates: Gates) -> Tensor:
     """How strong each edge is in the direction that ranks it higher, relative to that direction's strongest. [edge]"""
-    found = []
+    by_direction = []
     for circuit in (gates.ns, gates.dn):
         scores = circuit.mask.double() if circuit.scores is None else circuit.scores.double().abs()
         scores = torch.where(circuit.mask, scores, 0.0)
-        found.append(scores / scores.max().clamp(min=1e-300))
-    return torch.stack(found).amax(dim=0)
+        by_direction.append(scores / scores.max().clamp(min=1e-300))
+    return torch.stack(by_direction).amax(dim=0)
 
 
 def strongest_gates(gates: Gates, receivers: int, senders: int) -> Circuit:
@@ -70,32 +66,25 @@ def strongest_nodes(gates: Gates, most: int) -> list[str]:
     return sorted((name for name in total if total[name] > 0), key=lambda name: -total[name])[:most]
 
 
-def halves(
-    model: Model,
-    pairs: Pairs,
-    method: Method,
-    whole: Mapping[Direction, Circuit],
-    *,
-    seed: int,
-    compute: Compute,
-    parameters: Mapping[str, Any],
+def compare_halves(
+    model: Model, pairs: Pairs, method: Method, circuits: Mapping[Direction, Circuit], *, seed: int, compute: Compute
 ) -> dict[Direction, float]:
-    """Jaccard overlap of the circuits that the first and the second half of the pairs find, of the size of the whole's.
-
-    Where scores are means over examples, those of the second half follow from the whole's and the first half's.
-    """
+    """Jaccard index of the circuits that two halves of the pairs find; `circuits` are what all pairs found."""
     middle = len(pairs) // 2
-    sizes = {direction: len(circuit) for direction, circuit in whole.items()}
-    asked: dict[str, Any] = {"direction": tuple(sizes), "edges": sizes, "seed": seed, "compute": compute}
-    first = discover(model, pairs[:middle], method, **asked, **parameters)
-    if method.additive:
-        second = {one: _rest(circuit, first[one], middle / len(pairs)) for one, circuit in whole.items()}
-    else:
-        second = discover(model, pairs[middle:], method, **asked, **parameters)
-    return {direction: overlap([first[direction], second[direction]]).mean_jaccard for direction in sizes}
+    sizes: dict[SearchDirection, Sequence[int]] = {direction: (len(circuits[direction]),) for direction in circuits}
+    first = discover_all(model, pairs[:middle], method, tuple(sizes), sizes=sizes, seed=seed, compute=compute)
+    if not method.additive:
+        second = discover_all(model, pairs[middle:], method, tuple(sizes), sizes=sizes, seed=seed, compute=compute)
+    jaccard: dict[Direction, float] = {}
+    for direction, whole in circuits.items():
+        (part,) = first[direction]
+        # Where scores are means over examples, the second half's follow without a second search.
+        other = _other_half(whole, part, middle / len(pairs)) if method.additive else second[direction][0]
+        jaccard[direction] = overlap([part, other]).mean_jaccard
+    return jaccard
 
 
-def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:
+def _other_half(whole: Circuit, part: Circuit, share: float) -> Circuit:
     """The circuit that the other examples find: the whole's scores are the mean of both, weighted by their shares."""
     assert whole.scores is not None
     assert part.scores is not None
@@ -103,17 +92,14 @@ def _rest(whole: Circuit, part: Circuit, share: float) -> Circuit:
     return Circuit(whole.graph, select_edges(whole.graph, scores.abs(), len(whole), "top"), scores)
 
 
-def calibrated(setting: Setting, circuit: Circuit, direction: Direction, *, edges: int, seed: int) -> Calibration:
+def calibrate(setting: Setting, circuit: Circuit, direction: Direction, *, edges: int, seed: int) -> Calibration:
     """Compare the scores of some of a circuit's edges with what removing them from the full graph really does."""
     assert circuit.scores is not None
     indices = torch.tensor(circuit.indices)
     generator = torch.Generator().manual_seed(seed)
     drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
     effects = exact_effects(setting.model, setting, drawn.tolist(), direction)
-    exact = effects.logit_diff if direction == "ns" else -effects.logit_diff  # scores: clean exchanged for corrupted
-    estimated = circuit.scores[drawn].double()
-    return Calibration(
-        dict(zip(drawn.tolist(), exact.tolist(), strict=True)),
-        rank_correlation(estimated, exact),
-        float((estimated.sign() == exact.sign()).double().mean()),
-    )
+    # Scores are of clean exchanged for corrupted, and denoising does the opposite.
+    exact = effects.logit_diff if direction == "ns" else -effects.logit_diff
+    correlation = rank_correlation(circuit.scores[drawn].double(), exact)
+    return Calibration(dict(zip(drawn.tolist(), exact.tolist(), strict=True)), correlation)

@@ -41,8 +41,8 @@ class Entry:
         record = self.record
         if self.problem:
             return self.problem
-        if isinstance(record.get("method"), Mapping):
-            return self._search_summary(record, record["method"])
+        if isinstance(record.get("method"), str):
+            return self._search_summary(record)
         if isinstance(record.get("cell"), Mapping):
             cell = record["cell"]
             named = f"{cell.get('method')} {cell.get('direction')}"
@@ -52,7 +52,7 @@ class Entry:
             return str(record["what"])
         return json.dumps(record)[:200] if record else ""
 
-    def _search_summary(self, record: Mapping[str, Any], method: Mapping[str, Any]) -> str:
+    def _search_summary(self, record: Mapping[str, Any]) -> str:
         sizes: list[Any] = []
         if isinstance(record.get("sizes"), Mapping):  # by direction
             sizes = [size for of_direction in record["sizes"].values() for size in of_direction]
@@ -60,8 +60,7 @@ class Entry:
         where = f"{provenance['task']} in {provenance.get('model')}, " if "task" in provenance else ""
         what = "unfinished search" if self.kind == "checkpoint" else "circuits"
         size = _size(sizes, record.get("threshold"))
-        directions = _listed(record.get("directions"))
-        return f"{what} by {method.get('name')} {directions}, {size}: {where}seed {record.get('seed')}"
+        return f"{what} by {record['method']} {record.get('direction')}, {size}: {where}seed {record.get('seed')}"
 
 
 def _size(sizes: Any, threshold: Any) -> str:

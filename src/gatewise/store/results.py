@@ -1,12 +1,19 @@
-"""`Store`: results below one folder or at one URL, found again by what was asked."""
+"""`Store`: results below one folder or at one URL, recalled by what was asked; and the one way to compute or recall.
+
+    rows = store.remember({"what": "rows of a table", "weights": ..., "pairs": ...}, compute)            # plain data
+    curve = store.remember({"what": "curve", ...}, compute, dataclass_codec(Curve))                      # a dataclass
+
+`remember_all` does the same for several results that one computation may give together, as directions of a search do.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
@@ -14,9 +21,35 @@ from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store.backends import open_backend
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.format import SCHEMA, circuits_in, encode, entry_name, key_of, pack_result, pack_value, value_in
+from gatewise.store.plain_data import from_plain, to_plain
 
 _NOTHING = object()
-_Found = TypeVar("_Found")
+Value = TypeVar("Value")
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Codec(Generic[Value]):
+    """How values of one type become the content of a file, and are made of it again."""
+
+    kind: str  # of the file's entry, and part of the key
+    pack: Callable[[str, Value, Mapping[str, Any]], bytes]  # key, value, what was asked
+    unpack: Callable[[bytes, str], Value]  # content, key; raises DamagedError
+
+
+# Numbers, texts, lists, dicts with texts as keys, True, False, None. Every number comes back exactly, also NaN and
+# infinities; tuples come back as lists.
+PLAIN: Codec[Any] = Codec("json", pack_value, value_in)
+CIRCUITS: Codec[Sequence[Circuit]] = Codec("circuits", pack_result, circuits_in)  # of one graph
+
+
+def dataclass_codec(kind: Any) -> Codec[Any]:
+    """Return a codec for dataclasses, tensors, tuples and mappings, given the type as a type hint has it."""
+    return Codec(
+        PLAIN.kind,
+        lambda key, value, record: pack_value(key, to_plain(value), record),
+        lambda content, key: from_plain(kind, value_in(content, key)),
+    )
 
 
 class Store:
@@ -36,63 +69,65 @@ class Store:
         """Where it is, for people."""
         return self.backend.shown
 
-    # Circuits
+    def key(self, ingredients: Mapping[str, Any], codec: Codec[Any] = PLAIN) -> str:
+        """Return the name of the result that these ingredients determine."""
+        plain = encode(dict(ingredients), "the ingredients")
+        return key_of({"schema": SCHEMA, "kind": codec.kind, "ingredients": plain})
 
-    def key(self, ingredients: Mapping[str, Any]) -> str:
-        """The name of the result that these ingredients determine."""
-        return key_of(dict(ingredients))
-
-    def get(self, key: str) -> list[Circuit] | None:
-        """The circuits stored under this key; None if there are none, or only damaged ones (with a warning)."""
-        found = self._read(key, circuits_in)
-        if found is not None:
+    def get(self, key: str, codec: Codec[Any] = CIRCUITS, default: Any = None) -> Any:
+        """Return what is stored under this key; the default if nothing is, or only a damaged file (with a warning)."""
+        content = self.backend.read(entry_name(key))
+        if content is None:
+            return default
+        try:
+            value = codec.unpack(content, key)
+        except DamagedError as damage:
+            path = f"{self.shown}/{entry_name(key)}"
+            message = f"the stored result {path} is damaged: {damage}. It is computed again and replaced."
+            warnings.warn(message, GatewiseWarning, stacklevel=4)
+            return default
+        if codec is CIRCUITS:
             self.checkpoint(key).clear()  # of a search that was killed between storing its result and this
-        return found
+        return value
 
     def put(self, key: str, circuits: Sequence[Circuit], record: Mapping[str, Any]) -> None:
-        """Store circuits of one graph; the state of their search is then no longer needed.
+        """Store circuits of one graph, and beside them a record in plain data of what was asked."""
+        self._write(key, CIRCUITS.pack(key, circuits, record), CIRCUITS)
 
-        `record`: plain data to keep beside them, such as the key's ingredients.
-        """
-        self.backend.write(entry_name(key), pack_result(key, circuits, record))
-        self.checkpoint(key).clear()
+    def _write(self, key: str, content: bytes, codec: Codec[Any]) -> None:
+        self.backend.write(entry_name(key), content)
+        if codec is CIRCUITS:
+            self.checkpoint(key).clear()  # the state of their search is no longer needed
 
     def checkpoint(self, key: str) -> Checkpoint:
-        """Where the search for this key keeps its state until its result is stored."""
+        """Return where the search for this key saves its state until its result is stored."""
         return Checkpoint(self.backend, key)
 
-    # Plain data
+    def remember(
+        self, ingredients: Mapping[str, Any], compute: Callable[[], Value], codec: Codec[Value] = PLAIN
+    ) -> Value:
+        """Recall what `compute` gave for these ingredients before, or else compute it now and store it.
 
-    def remember(self, ingredients: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
-        """What `compute` gave for these ingredients before, or else gives now; then it is stored.
+        Args:
+            ingredients: Plain data that says everything that determines the result: weights, pairs, settings, seed,
+                threads.
+            compute: Called if the result is not in the store.
+            codec: How the result is stored: `PLAIN`, `CIRCUITS`, or `dataclass_codec` of a type.
 
-        Both are plain data: numbers, texts, lists, dicts with texts as keys, True, False, None. Every number comes back
-        exactly, also NaN and infinities; tuples come back as lists. The ingredients have to say everything that
-        determines the result: weights, pairs, settings, seed, threads.
+        Returns:
+            The result as the codec gives it back, whether or not it was stored before.
+
+        Raises:
+            GatewiseError: Nothing can be stored here, said before the work; or the result is not what the codec takes.
         """
-        key, record = _named(ingredients)
-        self.tidy()
-        found = self.recall(ingredients, _NOTHING)
-        if found is not _NOTHING:
-            return found
-        self.check_writable()
-        content = pack_value(key, compute(), record)
-        try:
-            self.backend.write(entry_name(key), content)
-        except GatewiseError as error:  # the work is done: hand it over all the same
-            warnings.warn(f"the result was computed but not stored: {error}", GatewiseWarning, stacklevel=2)
-        return value_in(content, key)
+        return remember_all(self, {"": ingredients}, lambda _: [({"": compute()}, ())], codec)[""]
 
     def recall(self, ingredients: Mapping[str, Any], default: Any = None) -> Any:
-        """What `remember` has stored for these ingredients, or else the default."""
-        key, _ = _named(ingredients)
-        found = self._read(key, lambda content, key: [value_in(content, key)])
-        return default if found is None else found[0]
-
-    # Both
+        """Return the plain data that `remember` has stored for these ingredients, or else the default."""
+        return self.get(self.key(ingredients), PLAIN, default)
 
     def check_writable(self) -> None:
-        """An error if nothing can be stored here: better before hours of work than after."""
+        """Raise an error if nothing can be stored here: better before hours of work than after."""
         self.backend.check_writable()
 
     def tidy(self) -> None:
@@ -106,22 +141,50 @@ class Store:
                 path.unlink()
         self._tidy = True
 
-    def _read(self, key: str, unpack: Callable[[bytes, str], _Found]) -> _Found | None:
-        """None if there is no entry, or only a damaged one."""
-        content = self.backend.read(entry_name(key))
-        try:
-            return None if content is None else unpack(content, key)
-        except DamagedError as damage:
-            where = f"{self.shown}/{entry_name(key)}"
-            message = f"the stored result {where} is damaged: {damage}. It is computed again and replaced."
-            warnings.warn(message, GatewiseWarning, stacklevel=4)
-        return None
-
     def __repr__(self) -> str:
         return f"<Store in {self.shown}>"
 
 
-def _named(ingredients: Mapping[str, Any]) -> tuple[str, Any]:
-    """The key of a plain result, and the ingredients as they are recorded beside it."""
-    record = encode(dict(ingredients), "the ingredients")
-    return key_of({"schema": SCHEMA, "kind": "json", "ingredients": record}), record
+def remember_all(
+    store: Store | None,
+    ingredients: Mapping[Name, Mapping[str, Any]],
+    compute: Callable[[list[Name]], Iterable[tuple[Mapping[Name, Value], Iterable[Checkpoint]]]],
+    codec: Codec[Value],
+) -> dict[Name, Value]:
+    """Recall several results, compute those that are missing, and store each as soon as it is there.
+
+    Args:
+        store: Where results are; None: everything is computed and nothing stored.
+        ingredients: By a name of the caller's, what determines each result, as for `Store.remember`.
+        compute: Given the names of the missing results, yields some of them at a time, with the checkpoints that are
+            no longer needed once these are stored.
+        codec: How results are stored.
+
+    Returns:
+        The results by name, in the order of `ingredients`.
+    """
+    results: dict[Name, Value] = {}
+    keys: dict[Name, str] = {}
+    if store is not None:
+        keys = {name: store.key(determining, codec) for name, determining in ingredients.items()}
+        store.tidy()
+        known = {name: store.get(key, codec, _NOTHING) for name, key in keys.items()}
+        results = {name: value for name, value in known.items() if value is not _NOTHING}
+    missing = [name for name in ingredients if name not in results]
+    if missing and store is not None:
+        store.check_writable()
+    for values, checkpoints in compute(missing) if missing else ():
+        if store is None:
+            results |= values
+            continue
+        # Packed before anything is written: what the codec refuses is an error. What comes back is what is read later.
+        packed = {name: codec.pack(keys[name], value, ingredients[name]) for name, value in values.items()}
+        results |= {name: codec.unpack(content, keys[name]) for name, content in packed.items()}
+        try:
+            for name, content in packed.items():
+                store._write(keys[name], content, codec)
+            for checkpoint in checkpoints:
+                checkpoint.clear()
+        except GatewiseError as error:  # the work is done: hand it over all the same
+            warnings.warn(f"the result was found but not stored: {error}", GatewiseWarning, stacklevel=3)
+    return {name: results[name] for name in ingredients}

@@ -1,4 +1,4 @@
-"""One cell: its search and its evaluation, found in the store or computed. What it gives depends on the cell alone."""
+"""One cell: its search and its evaluation, recalled from the store or computed. They depend on the cell alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
-from gatewise.methods import discover
+from gatewise.methods import discover_all
 from gatewise.methods.base import SEARCH_DIRECTIONS, Problem, SearchDirection
-from gatewise.methods.discovery import configured
 from gatewise.methods.provenance import ingredients
 from gatewise.models import load_model
 from gatewise.store import Store
@@ -27,27 +26,28 @@ if TYPE_CHECKING:
 
 
 def cell_ingredients(cell: Cell) -> dict[str, Any]:
-    """Everything that determines the result of a cell. Loads its model, and keeps it for the next cell."""
+    """List everything that determines the result of a cell. Loads its model, and keeps it for the next cell."""
     with threads(cell.threads):
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
-        method, config = configured(cell.method, dict(cell.parameters))
         direction, setting = _direction(cell.direction), Setting(model, task.train, seed=cell.seed, memory=cell.memory)
-        problem = Problem(
-            setting, (direction,), {direction: cell.sizes} if cell.sizes else {}, cell.threshold, seed=cell.seed
-        )
+        sizes = {direction: cell.sizes} if cell.sizes else {}
+        problem = Problem(setting, (direction,), sizes, cell.threshold, seed=cell.seed)
         return {
             "what": "cell of a sweep",
             "cell": {name: value for name, value in asdict(cell).items() if name != "together"},
-            "search": ingredients(problem, method, config),
+            "search": ingredients(problem, cell.bound_method),
             "test": task.test.fingerprint,
         }
 
 
-def run_cell(cell: Cell, store: str) -> dict[str, Any]:
-    """The rows of the cell's circuits, and the seconds that finding and evaluating them took. `store`: its location."""
-    kept = Store(store)
-    found: dict[str, Any] = kept.remember(cell_ingredients(cell), lambda: _compute(cell, kept))
-    return found
+def run_cell(cell: Cell, location: str) -> dict[str, Any]:
+    """Return the rows of the cell's circuits, and the seconds that finding and evaluating them took.
+
+    location: of the store
+    """
+    store = Store(location)
+    rows: dict[str, Any] = store.remember(cell_ingredients(cell), lambda: _compute(cell, store))
+    return rows
 
 
 def _compute(cell: Cell, store: Store) -> dict[str, Any]:
@@ -55,17 +55,23 @@ def _compute(cell: Cell, store: Store) -> dict[str, Any]:
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         begun = time.perf_counter()
         compute = Compute(memory=cell.memory, store=store)
-        more: dict[str, Any] = {"seed": cell.seed, "compute": compute, **dict(cell.parameters)}
         direction = _direction(cell.direction)
-        directions = tuple(map(_direction, cell.together)) or (direction,)
-        asked = {"threshold": cell.threshold} if cell.threshold is not None else {"edges": cell.sizes}
-        found = discover(model, task.train, cell.method, direction=directions, **asked, **more)[direction]
-        circuits = found if isinstance(found, list) else [found]
-        evaluated = evaluate(
-            model, task.test, circuits, random_circuits=cell.random_circuits, seed=cell.seed, compute=compute
+        # One search finds the circuits of all directions that share work; the other cells recall theirs.
+        circuits = discover_all(
+            model,
+            task.train,
+            cell.bound_method,
+            [_direction(name) for name in cell.together] or [direction],
+            sizes=cell.sizes or None,
+            threshold=cell.threshold,
+            seed=cell.seed,
+            compute=compute,
+        )[direction]
+        evaluations = evaluate(
+            model, task.test, list(circuits), random_circuits=cell.random_circuits, seed=cell.seed, compute=compute
         )
         seconds = time.perf_counter() - begun
-    return {"rows": [evaluation.row() for evaluation in evaluated], "seconds": seconds}
+    return {"rows": [evaluation.row() for evaluation in evaluations], "seconds": seconds}
 
 
 def _direction(name: str) -> SearchDirection:
@@ -82,7 +88,7 @@ def forget() -> None:
 
 @lru_cache(maxsize=1)
 def loaded(name: str, device: str | None, dtype: str | None) -> Model:
-    """The model of the cell before this one is kept, no more: they can be large."""
+    """Load a model. That of the last cell is kept, no other: they can be large."""
     return load_model(name, device=device, dtype=dtype)
 
 
@@ -92,7 +98,13 @@ def _task(cell: Cell) -> Task:
 
 @lru_cache(maxsize=8)
 def _made_task(cell: Cell) -> Task:
-    """Of a cell without its search: cells that differ in nothing else share it."""
-    names = ("examples", "test_examples", "seed", "bos", "first_token")
-    choices = {name: getattr(cell, name) for name in names}
-    return make_task(cell.task, loaded(cell.model, cell.device, cell.dtype), **choices)
+    """Make the task of a cell without its search: cells that differ in nothing else share it."""
+    return make_task(
+        cell.task,
+        loaded(cell.model, cell.device, cell.dtype),
+        examples=cell.examples,
+        test_examples=cell.test_examples,
+        seed=cell.seed,
+        bos=cell.bos,
+        first_token=cell.first_token,
+    )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from gatewise.errors import GatewiseError
+from gatewise.methods.base import Method
+from gatewise.methods.registry import find_method
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +24,7 @@ _TOO_LARGE = 10**18
 _MOST_BYTES = 1 << 20
 
 _KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false"}
-_ALIKE: dict[str, tuple[type, ...]] = {  # what is the same for all cells, and what a grid may say about it
+_COMMON: dict[str, tuple[type, ...]] = {  # what is the same for all cells, and the types it may have in a grid
     **dict.fromkeys(("examples", "test_examples", "random_circuits", "threads"), (int,)),
     "memory": (str, int),
     **dict.fromkeys(("device", "dtype"), (str,)),
@@ -31,7 +33,7 @@ _ALIKE: dict[str, tuple[type, ...]] = {  # what is the same for all cells, and w
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Alike:
+class _Common:
     """What is the same for all cells of a grid."""
 
     examples: int = 64  # pairs to search on
@@ -46,7 +48,7 @@ class _Alike:
 
 
 @dataclass(frozen=True)
-class Cell(_Alike):
+class Cell(_Common):
     """One search and its evaluation on held-out pairs: one row of the table for each circuit it finds."""
 
     model: str
@@ -59,14 +61,19 @@ class Cell(_Alike):
     parameters: tuple[tuple[str, Any], ...] = ()  # of the method, where they differ from its defaults
     together: tuple[str, ...] = field(default=(), compare=False)  # directions whose circuits one search finds
 
+    @property
+    def bound_method(self) -> Method:
+        """The method with the cell's parameters."""
+        return find_method(self.method).with_parameters(dict(self.parameters))
+
     def __str__(self) -> str:
-        asked = f"threshold {self.threshold:g}" if self.threshold is not None else f"{_and(self.sizes)} edges"
-        more = "".join(f" {name}={value}" for name, value in self.parameters)
-        return f"{self.model} {self.task} {self.method} {self.direction} {asked} seed {self.seed}{more}"
+        goal = f"threshold {self.threshold:g}" if self.threshold is not None else f"{_and(self.sizes)} edges"
+        parameters = "".join(f" {name}={value}" for name, value in self.parameters)
+        return f"{self.model} {self.task} {self.method} {self.direction} {goal} seed {self.seed}{parameters}"
 
 
 @dataclass(frozen=True)
-class Grid(_Alike):
+class Grid(_Common):
     """All combinations of models, tasks, methods with their parameters, directions, sizes and seeds."""
 
     models: tuple[str, ...]
@@ -79,41 +86,43 @@ class Grid(_Alike):
 
     def __len__(self) -> int:
         variants = sum(math.prod(len(values) for values in axes.values()) for axes in self.methods.values())
-        asked = len(self.sizes) + len(self.thresholds)
-        return len(self.models) * len(self.tasks) * variants * len(self.directions) * asked * len(self.seeds)
+        goals = len(self.sizes) + len(self.thresholds)
+        return len(self.models) * len(self.tasks) * variants * len(self.directions) * goals * len(self.seeds)
 
     def cells(self) -> list[Cell]:
-        """In a fixed order, all cells of a model together, then all of its task and seed."""
+        """List the cells in a fixed order: all of a model together, then all of its task and seed."""
         if len(self) > MOST_CELLS:
             raise GatewiseError(f"the grid has {len(self):,} cells; expected at most {MOST_CELLS:,}. Split it.")
-        asked: list[tuple[tuple[int, ...], float | None]] = [(sizes, None) for sizes in self.sizes]
-        asked += [((), threshold) for threshold in self.thresholds]
-        alike = {name: getattr(self, name) for name in _ALIKE}
-        return [
-            Cell(model, task, method, direction, sizes, threshold, seed, parameters,
-                 **alike, together=self._together(method))
-            for model, task, seed in product(self.models, self.tasks, self.seeds)
-            for method, parameters in self._variants()
-            for direction, (sizes, threshold) in product(self.directions, asked)
-        ]  # fmt: skip
-
-    def _together(self, method: str) -> tuple[str, ...]:
-        """The directions that one search of this method finds together."""
-        from gatewise.methods.registry import find_method
-
-        return self.directions if find_method(method).together else ()
-
-    def _variants(self) -> list[tuple[str, tuple[tuple[str, Any], ...]]]:
-        """Methods with each combination of their parameters' values."""
-        return [
+        goals: list[tuple[tuple[int, ...], float | None]] = [(sizes, None) for sizes in self.sizes]
+        goals += [((), threshold) for threshold in self.thresholds]
+        common = {name: getattr(self, name) for name in _COMMON}
+        together = {name: self.directions if find_method(name).together else () for name in self.methods}
+        variants = [  # methods with each combination of their parameters' values
             (method, tuple(zip(axes, values, strict=True)))
             for method, axes in self.methods.items()
             for values in product(*axes.values())
         ]
+        return [
+            Cell(model, task, method, direction, sizes, threshold, seed, parameters,
+                 **common, together=together[method])
+            for model, task, seed in product(self.models, self.tasks, self.seeds)
+            for method, parameters in variants
+            for direction, (sizes, threshold) in product(self.directions, goals)
+        ]  # fmt: skip
 
 
 def read_grid(path: str | Path) -> Grid:
-    """Read a grid; every way it can be wrong is an error that says what was expected."""
+    """Read a grid from a TOML file.
+
+    Args:
+        path: The file, whose keys are the fields of `Grid`.
+
+    Returns:
+        The grid.
+
+    Raises:
+        GatewiseError: The file cannot be read, or says something that is not expected.
+    """
     path = Path(path)
     try:
         with path.open("rb") as stream:
@@ -133,23 +142,22 @@ def read_grid(path: str | Path) -> Grid:
 
 
 def grid_from(table: Mapping[str, Any]) -> Grid:
-    """A grid from plain data. Single values may stand for lists of one."""
+    """Make a grid from plain data. Single values may stand for lists of one."""
     left = dict(table)
     models = _list(left.pop("models", None), "models", (str,))
     tasks = _list(left.pop("tasks", None), "tasks", (str,))
     methods = _methods(left.pop("methods", None))
     axes: dict[str, tuple[type, ...]] = {"directions": (str,), "seeds": (int,), "thresholds": (int, float)}
-    more: dict[str, Any] = {name: _list(left.pop(name), name, axes[name]) for name in axes if name in left}
-    if "thresholds" in more:
-        more["thresholds"] = tuple(map(float, more["thresholds"]))
+    fields: dict[str, Any] = {name: _list(left.pop(name), name, axes[name]) for name in axes if name in left}
+    if "thresholds" in fields:
+        fields["thresholds"] = tuple(map(float, fields["thresholds"]))
     if "sizes" in left:
-        more["sizes"] = _sizes(left.pop("sizes"))
-    for name in [name for name in _ALIKE if name in left]:
-        more[name] = _one(left.pop(name), name, _ALIKE[name])
+        fields["sizes"] = _sizes(left.pop("sizes"))
+    fields |= {name: _value(left.pop(name), name, _COMMON[name]) for name in _COMMON if name in left}
     if left:
-        known = "models, tasks, methods, directions, sizes, thresholds, seeds, " + ", ".join(_ALIKE)
+        known = "models, tasks, methods, directions, sizes, thresholds, seeds, " + ", ".join(_COMMON)
         raise GatewiseError(f"a grid has no {next(iter(left))!r}; it has {known}.")
-    grid = Grid(models, tasks, methods, **more)
+    grid = Grid(models, tasks, methods, **fields)
     if not (grid.sizes or grid.thresholds):
         raise GatewiseError("the grid has neither sizes (numbers of edges) nor thresholds; give at least one of them.")
     for name, least in (("examples", 1), ("test_examples", 1), ("threads", 1), ("random_circuits", 0)):
@@ -159,49 +167,41 @@ def grid_from(table: Mapping[str, Any]) -> Grid:
 
 
 def _methods(value: Any) -> dict[str, dict[str, tuple[Any, ...]]]:
-    """`["eap"]`, or `[methods.eap]` tables of parameters, whose lists are further axes."""
-    from gatewise.methods.registry import find_method
-
-    chosen = value if isinstance(value, dict) else {name: {} for name in _list(value, "methods", (str,))}
-    found = {}
-    for name, parameters in chosen.items():
-        config = find_method(name).config
+    """Read `["eap"]`, or `[methods.eap]` tables of parameters, whose lists are further axes."""
+    tables = value if isinstance(value, dict) else {name: {} for name in _list(value, "methods", (str,))}
+    methods: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for name, parameters in tables.items():
+        method = find_method(name)
         if not isinstance(parameters, dict):
             raise GatewiseError(f"[methods.{name}] is a table of parameters, got {parameters!r}.")
-        found[name] = {key: _values(name, config, key, given) for key, given in parameters.items()}
-    if not found:
+        methods[name] = {}
+        for key, given in parameters.items():
+            values = _list(given, f"methods.{name}.{key}", (str, int, float, bool))
+            methods[name][key] = tuple(method.parse({key: text})[key] for text in values)
+    if not methods:
         raise GatewiseError('the grid has no methods; write methods = ["eap"], or a table [methods.eap].')
-    return found
-
-
-def _values(method: str, config: type[Any], key: str, given: Any) -> tuple[Any, ...]:
-    """Values of a parameter, each as `gatewise discover --set` would take it."""
-    from gatewise.methods.parameters import parse_parameter
-
-    plain = _list(given, f"methods.{method}.{key}", (str, int, float, bool))
-    return tuple(parse_parameter(method, config, key, str(value)) for value in plain)
+    return methods
 
 
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    """`[50, 100]`: one search each; `[[50, 100]]`: one search that finds both."""
-    if not isinstance(value, list):
-        value = [value]
-    return tuple(_list(one, "sizes", (int,)) for one in value)
+    """Read `[50, 100]` as one search each, `[[50, 100]]` as one search that finds both."""
+    searches = value if isinstance(value, list) else [value]
+    return tuple(_list(sizes, "sizes", (int,)) for sizes in searches)
 
 
 def _list(value: Any, name: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
     if value is None:
         raise GatewiseError(f"the grid has no {name}.")
-    found = value if isinstance(value, list) else [value]
-    if not found:
+    values = value if isinstance(value, list) else [value]
+    if not values:
         raise GatewiseError(f"{name} is empty; give at least one value, or leave it out.")
-    checked = tuple(_one(one, name, kinds) for one in found)
+    checked = tuple(_value(member, name, kinds) for member in values)
     if len(set(map(repr, checked))) < len(checked):
         raise GatewiseError(f"{name} has a value twice: {list(checked)}.")
     return checked
 
 
-def _one(value: Any, name: str, kinds: tuple[type, ...]) -> Any:
+def _value(value: Any, name: str, kinds: tuple[type, ...]) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         expected = _and([_KINDS.get(kind, f"a {kind.__name__}") for kind in kinds], "or")
         raise GatewiseError(f"{name}: expected {expected}, got {value!r}.")
@@ -212,6 +212,6 @@ def _one(value: Any, name: str, kinds: tuple[type, ...]) -> Any:
     return value
 
 
-def _and(items: Any, word: str = "and") -> str:
-    texts = [str(item) for item in items]
+def _and(values: Iterable[object], word: str = "and") -> str:
+    texts = [str(value) for value in values]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {word} {texts[-1]}"

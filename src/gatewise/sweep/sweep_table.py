@@ -15,20 +15,19 @@ TableRow = Mapping[str, Any]
 _CONDITIONS = ("examples", "test_examples", "device", "dtype", "bos", "first_token", "memory", "threads")
 
 
-def rows_of(cell: Cell, found: Mapping[str, Any]) -> list[TableRow]:
-    """What was asked and what came out, for each circuit of a cell."""
-    asked = {name: getattr(cell, name) for name in ("model", "task", "method", "direction", "seed")}
-    more = {name: getattr(cell, name) for name in _CONDITIONS}
-    settings = {f"set_{name}": value for name, value in cell.parameters}
-    sizes = cell.sizes or (None,)
+def rows_of(cell: Cell, measured: Mapping[str, Any]) -> list[TableRow]:
+    """Return what was asked and what was measured, for each circuit of a cell."""
+    search = {name: getattr(cell, name) for name in ("model", "task", "method", "direction", "seed")}
+    conditions = {name: getattr(cell, name) for name in _CONDITIONS}
+    parameters = {f"set_{name}": value for name, value in cell.parameters}
     return [
-        {**asked, "size": size, "threshold": cell.threshold, **settings, **row, **more}
-        for size, row in zip(sizes, found["rows"], strict=True)
+        {**search, "size": size, "threshold": cell.threshold, **parameters, **row, **conditions}
+        for size, row in zip(cell.sizes or (None,), measured["rows"], strict=True)
     ]
 
 
 def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
-    """Numbers as Python writes them: reading them gives them back exactly."""
+    """Write rows with numbers as Python writes them: reading them gives them back exactly."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns_of(rows), restval="", lineterminator="\n")
     writer.writeheader()
@@ -37,7 +36,7 @@ def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
 
 
 def write_parquet(path: Path, rows: Sequence[TableRow]) -> bool:
-    """Whether it could be written: it needs pyarrow."""
+    """Write rows, if pyarrow is there; return whether it is."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -52,12 +51,12 @@ def write_parquet(path: Path, rows: Sequence[TableRow]) -> bool:
 
 
 def columns_of(rows: Sequence[TableRow]) -> list[str]:
-    """All columns, those of the first rows first."""
+    """List all columns, those of the first rows first."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _as_one_type(values: list[Any]) -> list[Any]:
-    """A parameter may be a number for one method and a text for another: then it is text."""
+    """Make one type of values: a parameter may be a number for one method and a text for another, and is then text."""
     kinds = {type(value) for value in values} - {type(None)}
     if kinds <= {int, float} or len(kinds) <= 1:
         return values

@@ -13,7 +13,7 @@ import typer
 
 from gatewise.cli.options import (
     JsonOption,
-    parse_parameters,
+    parse_settings,
     warnings_as_lines,
     whole_numbers,
 )
@@ -154,10 +154,12 @@ def _parameters(base: Any, settings: list[str]) -> dict[str, dict[str, Any]] | N
     """The preset's parameters of the methods, with `METHOD.key=value` over them."""
     if not settings:
         return None
+    from gatewise.methods import find_method
+
     found = {method: dict(values) for method, values in base.items()}
     for text in settings:
         method, dot, rest = text.partition(".")
         if not dot:
             raise GatewiseError(f"--set {text!r}: write METHOD.key=value, such as edge-pruning.steps=100.")
-        found.setdefault(method, {}).update(parse_parameters(method, [rest]))
+        found.setdefault(method, {}).update(find_method(method).parse(parse_settings([rest])))
     return found

@@ -34,13 +34,12 @@ def seconds(lab: Lab, key: SeedKey) -> dict[str, dict[str, float]]:
     forward = _forward(lab, lab.pairs(key.task, key.method, key.seed))
     found: dict[str, dict[str, float]] = {}
     for direction in DIRECTIONS:
-        changes: dict[str, Any] = {"edges": size}
+        asked: dict[str, Any] = {"edges": size}
         if key.method == "acdc":
             trimmed = lab.circuits(key.task, key.method, direction, key.seed)[size]
-            changes = {"threshold": trimmed.provenance["notes"]["tau"]}
+            asked = {"threshold": trimmed.provenance["notes"]["tau"]}
         pairs = lab.pairs(key.task, key.method, key.seed)
-        changes |= lab.preset.parameters.get(key.method, {})
-        one = discover(lab.model, pairs, key.method, direction, seed=key.seed, **changes).provenance
+        one = discover(lab.model, pairs, lab.method(key.method), direction, seed=key.seed, **asked).provenance
         trials = float(one["notes"].get("trials", math.nan)) if "notes" in one else math.nan
         found[direction] = {"F": one["time"]["cpu_seconds"] / forward, "trials": trials}
     return found

@@ -30,7 +30,7 @@ from gatewise.circuits.literature import PUBLISHED_GT, PUBLISHED_IOI, Roles
 from gatewise.engine.setting import Setting
 from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.gates.labels import Gates
-from gatewise.gates.testing.gate_test import interactions
+from gatewise.gates.testing.gate_test import run_gate_tests
 from gatewise_paper.claims import Above, Between, Claim, Ruling, least, rule, rules
 from gatewise_paper.experiment import Experiment, Measured, Measurement, Result, Table, TaskKey, group, of_kind
 from gatewise_paper.experiments.gate_drawings import cases_figure, circuit_figure
@@ -111,11 +111,11 @@ def stated(lab: Lab, key: StatedKey) -> list[list[list[Any]]]:
         for head in [head for head, role in roles.items() if role == receiver]
         if (groups := role_groups(lab.model.graph, head, functions, roles))
     ]
-    tested = interactions(setting, [(head, groups) for _, head, groups in asked], rest="clean", confirm=False)
+    tested = run_gate_tests(setting, [(head, groups) for _, head, groups in asked], rest="clean", confirm=False)
     found: list[list[list[Any]]] = [[] for _ in STATED]
     for (place, head, _), one in zip(asked, tested, strict=True):
         indices = [None if math.isnan(index) else index for index in one.gamma.values()]
-        found[place].append([head, indices, one.label, one.interaction[1].value])
+        found[place].append([head, indices, one.label, one.strongest_interaction[1].value])
     return found
 
 

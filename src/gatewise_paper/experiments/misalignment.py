@@ -23,7 +23,6 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
-from gatewise.gates.testing.partners import edge_indices
 from gatewise.statistics import rank_correlation
 from gatewise_paper.claims import Above, Between, Claim, Ruling, rules
 from gatewise_paper.experiment import Experiment, Measured, Measurement, Result, Table, by_size, group, of_kind
@@ -31,6 +30,7 @@ from gatewise_paper.experiments.ends import ends_to_measure, floors
 from gatewise_paper.experiments.venn import draw_venn
 from gatewise_paper.figures import BASELINE_COLOUR, MARKERS, METHOD_COLOURS, Figure, filled, wide_axis
 from gatewise_paper.lab import Lab
+from gatewise_paper.measures.edge_indices import edge_indices
 from gatewise_paper.measures.misalignment import (
     CONTEXTS,
     MISALIGNED_TYPES,

@@ -32,7 +32,7 @@ from gatewise.gate_types import GATE_TYPES, GateType
 from gatewise.gates.backups import add_backups
 from gatewise.gates.labels import label_gates
 from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
-from gatewise.methods.base import SearchDirection
+from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover
 from gatewise.methods.registry import find_method
 from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
@@ -172,18 +172,18 @@ def trial(synthetic: SyntheticModel, name: str, share: float, seed: int) -> Tria
     return Trial(synthetic, circuits, labels, time.perf_counter() - started)
 
 
-def thresholds(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float) -> dict[str, Any]:
-    """Arguments for `discover`, so that an edge counts if it carries `share` of the total effect."""
-    chosen = find_method(method)
-    assert chosen.for_share is not None
-    found = chosen.for_share(Setting(synthetic.model, synthetic.pairs), direction, share)
-    return {**found, "steps": PRUNING_STEPS} if "penalty" in found else found
+def thresholds(
+    synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float
+) -> tuple[Method, float]:
+    """The method and its threshold with which an edge counts if it carries `share` of the total effect."""
+    parameters = {"steps": PRUNING_STEPS} if method == "edge-pruning" else {}
+    bound = find_method(method).with_parameters(parameters)
+    return bound.threshold_for(Setting(synthetic.model, synthetic.pairs), direction, share)
 
 
 def _find(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
-    options: dict[str, Any] = thresholds(synthetic, method, direction, share)
-    found: Circuit = discover(synthetic.model, synthetic.pairs, method, direction, seed=seed, **options)
-    return found
+    bound, threshold = thresholds(synthetic, method, direction, share)
+    return discover(synthetic.model, synthetic.pairs, bound, direction, threshold=threshold, seed=seed)
 
 
 def _by_method(

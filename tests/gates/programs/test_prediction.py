@@ -20,10 +20,10 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.programs.prediction import Prediction, predict
 from gatewise.gates.programs.program import compose
-from gatewise.gates.testing.candidates import gate_of_masks, read_gate
+from gatewise.gates.testing.candidates import candidate_of_masks, read_candidate
 from gatewise.models.synthetic.logic_model import LogicGate, logic_model, synthetic_pairs
 
-SIZES = {"subsets": 60, "others": 30}
+SIZES = {"subsets": 60, "fit_subsets": 30}
 SOURCES = dict.fromkeys([f"A{i}" for i in range(1, 10)], 1.0)
 
 
@@ -49,7 +49,7 @@ def nested() -> Prediction:
 def test_composed_gates_predict_what_is_made_of_gates_and_sums_do_not() -> None:
     found = nested()
     assert found["gates, composed"].r2.value > 0.99
-    assert found["gates, composed"].error < 1e-5
+    assert found["gates, composed"].mae < 1e-5
     assert found["gates, by reader"].r2.value > 0.99
     assert found["gates, added up"].r2.value < 0.95  # B is read by D
     for name in ("sum, Ns", "sum, Dn", "sum, mean", "sum, fitted", "sum, composed"):
@@ -64,7 +64,7 @@ def test_sums_predict_a_sum() -> None:
     found = synthetic(gate, [LogicGate("D", "ADDER", ("B", "C"))], groups=gate)
     for one in found.scores:
         assert one.r2.value > 0.99, one.name
-        assert one.calibrated_error < 1e-5, one.name
+        assert one.calibrated_mae < 1e-5, one.name
 
 
 def test_the_program_can_be_read() -> None:
@@ -76,7 +76,7 @@ def test_the_program_can_be_read() -> None:
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_logit_diffs_are_those_of_one_plain_run_each(architecture: str) -> None:
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4) * 8)
-    found = predict(model, pairs, receivers=2, subsets=12, others=8)
+    found = predict(model, pairs, receivers=2, subsets=12, fit_subsets=8)
     held_out, graph = Setting(model, pairs[8:]), model.graph
     engine = DenseEngine(model, held_out.intervention(held_out.batches()[0]))
 
@@ -98,7 +98,7 @@ def test_a_program_of_one_receiver_is_exact_by_reader(architecture: str) -> None
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4) * 4)
     graph, setting = model.graph, Setting(model, pairs)
     ports = {kind: f"<{kind}>" for kind in "qkv"}
-    gates = [read_gate(graph, "a0.h1", ports, "group"), gate_of_masks(graph, LOGITS, {})]
+    gates = [read_candidate(graph, "a0.h1", ports, "group"), candidate_of_masks(graph, LOGITS, {})]
     program = compose(Batches(setting), gates, floor=0.0).by_reader
     on = torch.tensor(list(itertools.product((False, True), repeat=3)))
     engine = DenseEngine(model, setting.intervention(setting.batches()[0]))
@@ -113,7 +113,7 @@ def test_a_program_of_one_receiver_is_exact_by_reader(architecture: str) -> None
 def test_batches_change_nothing() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4) * 8)
     one, many = (
-        predict(model, pairs, receivers=2, subsets=8, others=8, compute=Compute(memory=m)) for m in (None, "200kB")
+        predict(model, pairs, receivers=2, subsets=8, fit_subsets=8, compute=Compute(memory=m)) for m in (None, "200kB")
     )
     assert len(Setting(model, pairs[:8], memory="200kB").batches(gradient=True)) > 1
     torch.testing.assert_close(one.measured, many.measured)
@@ -131,7 +131,7 @@ def test_found_gates_are_groups_too(tmp_path: Path) -> None:
         gw.test_gate(model, pairs, "logits", {"m0": "m0->logits", "m1": "m1->logits"}, confirm=False),
         gw.test_gate(model, pairs, "m1", {"m0": "m0->m1", "a": "a1.h2->m1"}, confirm=False),
     ]
-    found = predict(model, pairs, gates, test=pairs, subsets=10, others=8)
+    found = predict(model, pairs, gates, test=pairs, subsets=10, fit_subsets=8)
     assert found.groups == ("a1.h2 Q", "a1.h2 early", "m1 m0", "m1 a", "logits m0", "logits m1")
     assert found["gates, by reader"].r2.value > 0.5
     assert found.to_json()["predictors"][0]["name"] == "sum, Ns"
@@ -146,7 +146,7 @@ def test_bad_input_is_one_clear_line() -> None:
         (lambda: predict(model, pairs, receivers=0), "asked for"),
         (lambda: predict(synthetic, synthetic_pairs(16)), "0 nodes have several ports"),
         (lambda: predict(model, pairs, receivers=2), "ask for fewer"),
-        (lambda: predict(model, pairs, receivers=3, subsets=10, others=9), "more than there are groups"),
+        (lambda: predict(model, pairs, receivers=3, subsets=10, fit_subsets=9), "more than there are groups"),
         (lambda: predict(model, pairs, {"a0.h1": {"K": "<k>"}, "a0.1": {"V": "<v>"}}), "given twice"),
         (lambda: predict(model, pairs, ["a0.h1"]), "got 'a0.h1'"),  # type: ignore[list-item]
         (lambda: predict(model, pairs[:10]), "at least 8"),

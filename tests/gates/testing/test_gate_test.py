@@ -1,4 +1,4 @@
-"""Interactions of groups of edges: against one run of the reference engine per set, and what has to be true of them."""
+"""Tests of gates: against one run of the reference engine per set, and what has to be true of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.gates.testing.gate_test import GateTest, interactions, test_gate
+from gatewise.gates.testing.gate_test import GateTest, run_gate_tests, test_gate
 from gatewise.models.model import Model
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.tasks.pairs import Pairs
@@ -101,7 +101,7 @@ class Twin:
 
 
 def edges_of(found: GateTest, twin: Twin, bits: int) -> tuple[set[str], bool]:
-    """Clean edges of a set of groups and the rest, and whether the rest is among them."""
+    """Clean edges of a set of operands, and whether the rest is among them."""
     named = list(found.groups.values())
     chosen = {edge for i, edges in enumerate(named) if bits >> i & 1 for edge in edges}
     rest = bool(bits >> len(named) & 1)
@@ -132,11 +132,11 @@ def test_agrees_with_one_run_per_set(architecture: str, receiver: str, groups: M
     sets = range(len(found.table))
     confirmed = found.confirmed
     assert confirmed is not None
-    members = [i for i, name in enumerate(found.all_groups) if name in confirmed.members]
-    sums = dict.fromkeys(confirmed.on_logit_diff, 0.0)
+    members = [i for i, name in enumerate(found.operands) if name in confirmed.members]
+    sums = dict.fromkeys(confirmed.end_to_end, 0.0)
     for row in (0, 5):
         twin = Twin(model, pairs, row, receiver, circuit)
-        assert float(found.total[row]) == pytest.approx(twin.total(), abs=1e-9)
+        assert float(found.total_effect[row]) == pytest.approx(twin.total(), abs=1e-9)
         expected = [twin.value(*edges_of(found, twin, bits)) for bits in sets]
         assert found.table[:, row].tolist() == pytest.approx(expected, abs=1e-9)
     if receiver == "logits":
@@ -149,7 +149,7 @@ def test_agrees_with_one_run_per_set(architecture: str, receiver: str, groups: M
             for side in sums:
                 sums[side] += sign * twin.on_logit_diff(*edges_of(found, twin, chosen), side)
     for side, value in sums.items():
-        assert confirmed.on_logit_diff[side].value == pytest.approx(value / float(found.total.sum()), abs=1e-9)
+        assert confirmed.end_to_end[side].value == pytest.approx(value / float(found.total_effect.sum()), abs=1e-9)
 
 
 # What has to be true
@@ -160,11 +160,11 @@ def test_agrees_with_one_run_per_set(architecture: str, receiver: str, groups: M
 def test_identities(architecture: str, rest: Any) -> None:
     model, pairs = small(architecture)
     found = test_gate(model, pairs, "a1.h2", HEAD, rest=rest, confirm=False)
-    everyone = frozenset(found.all_groups)
-    assert sum(found.harsanyi_interactions.values()) == pytest.approx(found.values[everyone], abs=1e-12)
-    for name in found.all_groups:
-        mine = sum(value for (one, _), value in found.partners.items() if one == name)
-        assert mine == pytest.approx(found.ns[name] - found.dn[name], abs=1e-12)
+    everyone = frozenset(found.operands)
+    assert sum(found.interactions.values()) == pytest.approx(found.effects[everyone], abs=1e-12)
+    for name in found.operands:
+        share = sum(value for (one, _), value in found.partners.items() if one == name)
+        assert share == pytest.approx(found.ns[name] - found.dn[name], abs=1e-12)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "neox", "llama", "gemma2"])
@@ -185,13 +185,13 @@ def test_several_receivers_at_once_are_what_each_is_alone(confirm: bool) -> None
         ("logits", LAST),
         ("a1.h2", {"Q": "<q>", "V": "<v>"}),
     ]
-    together = interactions(setting, asked, rest="clean", confirm=confirm)
+    together = run_gate_tests(setting, asked, rest="clean", confirm=confirm)
     alone = [test_gate(setting.model, setting, *one, rest="clean", confirm=confirm) for one in asked]
     for a, b in zip(together, alone, strict=True):
         torch.testing.assert_close(a.table, b.table)
         assert a.label == b.label
         assert (a.confirmed is None) == (b.confirmed is None) == (not confirm)
-    assert interactions(setting, []) == []
+    assert run_gate_tests(setting, []) == []
 
 
 def test_nothing_depends_on_the_batch_size() -> None:
@@ -200,9 +200,7 @@ def test_nothing_depends_on_the_batch_size() -> None:
     torch.testing.assert_close(whole.table, parts.table, atol=1e-12, rtol=0)
     assert whole.confirmed is not None
     assert parts.confirmed is not None
-    assert whole.confirmed.on_logit_diff["clean"].low == pytest.approx(
-        parts.confirmed.on_logit_diff["clean"].low, abs=1e-12
-    )
+    assert whole.confirmed.end_to_end["clean"].low == pytest.approx(parts.confirmed.end_to_end["clean"].low, abs=1e-12)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
@@ -237,7 +235,7 @@ def test_synthetic_gates(kind: str, label: str) -> None:
     assert found.to_json()["label"] == label
 
 
-def test_the_rest_as_a_player_makes_one_group_enough() -> None:
+def test_the_rest_as_an_operand_makes_one_group_enough() -> None:
     found = test_gate(synthetic_model("and"), synthetic_pairs(8), "B", {"one": "A1->B"}, rest="group")
     assert found.partners == {("one", "rest"): 1, ("rest", "one"): 1}
     assert found.label == "AND"

@@ -1,4 +1,4 @@
-"""Tables of sets of players: identities on random ones, labels of pure and of doubtful ones."""
+"""Tables of sets of operands: identities on random ones, labels of pure and of doubtful ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def random_table(count: int, seed: int = 0, rows: int = 5) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_dividends_are_the_alternating_sums_and_add_up(count: int) -> None:
+def test_interactions_are_the_alternating_sums_and_add_up(count: int) -> None:
     table = random_table(count)
-    found = harsanyi.harsanyi_interactions(table)
+    found = harsanyi.interactions(table)
     for bits in range(1 << count):
         subsets = [other for other in range(1 << count) if other & bits == other]
         signs = [(-1) ** (bits.bit_count() - other.bit_count()) for other in subsets]
@@ -32,12 +32,12 @@ def test_dividends_are_the_alternating_sums_and_add_up(count: int) -> None:
 def test_partners_sum_to_ns_minus_dn(count: int) -> None:
     table = random_table(count)
     expected = harsanyi.ns_effects(table) - harsanyi.dn_effects(table)
-    torch.testing.assert_close(harsanyi.partners(table).sum(dim=-1), expected)
+    torch.testing.assert_close(harsanyi.partner_shares(table).sum(dim=-1), expected)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_partners_are_means_over_orders_of_how_an_effect_changes(count: int) -> None:
-    """The definition by telescoping: players become clean one by one, and i's effect changes as j does."""
+    """The definition by telescoping: operands become clean one by one, and i's effect changes as j does."""
     (table,) = random_table(count, seed=1, rows=1)
     expected = torch.zeros(count, count, dtype=torch.float64)
     orders = list(itertools.permutations(range(count)))
@@ -49,7 +49,7 @@ def test_partners_are_means_over_orders_of_how_an_effect_changes(count: int) -> 
             after = [table[clean | 1 << i] - table[clean & ~(1 << i)] for i in range(count)]
             for i in range(count):
                 expected[i, mover] += (after[i] - before[i]) / len(orders)
-    torch.testing.assert_close(harsanyi.partners(table), expected)
+    torch.testing.assert_close(harsanyi.partner_shares(table), expected)
 
 
 def test_gate_index() -> None:
@@ -83,7 +83,7 @@ def test_pairs() -> None:
     assert label_of([0.4, 0.2, 1.0]) == ("mixed", (0, 1))
 
 
-def test_a_player_that_does_nothing_is_no_member() -> None:
+def test_an_operand_that_does_nothing_is_no_member() -> None:
     """a and c make an AND; b changes nothing."""
     assert label_of([0, 0, 0, 0, 1, 0, 1]) == ("AND", (0, 2))
 

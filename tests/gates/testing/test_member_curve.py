@@ -22,7 +22,7 @@ def test_synthetic_thresholds(name: str, needed: int, sharpness: float) -> None:
     found = member_curve(kind.model, kind.pairs, kind.receiver, members, draws=300)
     assert found.needed == needed
     assert found.sharpness == pytest.approx(sharpness, abs=0.02)
-    assert found.values[0].value == 0
+    assert found.effects[0].value == 0
     assert f"largest step at {needed}" in repr(found)
 
 
@@ -35,8 +35,8 @@ def test_a_point_is_the_mean_of_all_subsets_of_its_size(architecture: str, rest:
     groups = {edge: edge for edge in members}
     found = test_gate(model, pairs, "a1.h2", groups, rest=rest, confirm=False)  # type: ignore[arg-type]
     for size in range(1, 4):
-        some = [value for names, value in found.values.items() if len(names) == size]
-        assert curve.values[size].value == pytest.approx(sum(some) / len(some), abs=1e-9)
+        some = [value for names, value in found.effects.items() if len(names) == size]
+        assert curve.effects[size].value == pytest.approx(sum(some) / len(some), abs=1e-9)
 
 
 def test_one_member_is_no_curve() -> None:

@@ -1,4 +1,4 @@
-"""Truth tables: on synthetic gates, and as what they are, interactions of single edges."""
+"""Pairs of edges: on synthetic gates, and as what they are, tests of gates of single edges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_single_gates(kind: str, worth: tuple[float, ...]) -> None:
     found = test_edge_pairs(model, synthetic_pairs(), model.graph.full(), of=model.graph.circuit(["A1->B", "A2->B"]))
     assert [table.rest for table in found] == ["clean", "corrupted"]
     for table in found:
-        assert list(table.values.values()) == pytest.approx(worth)
+        assert list(table.effects.values()) == pytest.approx(worth)
         assert table.label == kind.upper()
 
 
@@ -44,7 +44,7 @@ def test_random_synthetic_gates_of_fan_in_two_to_five(seed: int) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
-def test_tables_are_interactions_of_single_edges(architecture: str) -> None:
+def test_tables_are_tests_of_single_edges(architecture: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
     circuit = model.graph.random_circuit(80, seed=1)
     tables = test_edge_pairs(model, PAIRS, circuit, compute=Compute(memory=150_000))
@@ -54,7 +54,7 @@ def test_tables_are_interactions_of_single_edges(architecture: str) -> None:
     for table in tables[:: len(tables) // 8]:
         rest = {"rest": table.rest, "circuit": circuit, "confirm": False}
         one = test_gate(model, PAIRS, table.receiver, table.groups, **rest)  # type: ignore[arg-type]
-        assert list(table.values.values()) == pytest.approx(list(one.values.values()), abs=1e-9)
+        assert list(table.effects.values()) == pytest.approx(list(one.effects.values()), abs=1e-9)
 
 
 def test_a_circuit_that_does_nothing_has_no_tables() -> None:

@@ -1,4 +1,4 @@
-"""Finding gates: what is tested is what `interaction` gives on the held-out pairs, and refusals."""
+"""Finding gates: what is tested is what `test_gate` gives on the held-out pairs, and refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIRS = random_pairs(lengths=(6, 4) * 8)
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
-def test_tests_are_interactions_on_held_out_pairs(architecture: str, within: bool) -> None:
+def test_tests_are_those_of_test_gate_on_held_out_pairs(architecture: str, within: bool) -> None:
     model = small_model(architecture, dtype=torch.float64)
     circuit = model.graph.random_circuit(70, seed=1) if within else None
     found = test_gates(model, PAIRS, circuit, most=3)
@@ -28,18 +28,18 @@ def test_tests_are_interactions_on_held_out_pairs(architecture: str, within: boo
         torch.testing.assert_close(one.table, expected.table, atol=1e-9, rtol=0)
         assert one.label == expected.label
         if one.confirmed is not None and expected.confirmed is not None:
-            here, there = (one.confirmed.on_logit_diff["clean"].value, expected.confirmed.on_logit_diff["clean"].value)
+            here, there = (one.confirmed.end_to_end["clean"].value, expected.confirmed.end_to_end["clean"].value)
             assert here == pytest.approx(there, abs=1e-9)
-    sizes = [abs(one.interaction[1].value) for one in found.tested]
+    sizes = [one.interaction_size for one in found.tested]
     assert sizes == sorted(sizes, reverse=True)
-    assert all(one.p <= 0.05 for one in found)
+    assert all(one.p_value <= 0.05 for one in found)
     assert len(found.to_json()["tested"]) == len(found.tested)
 
 
 def test_groups_are_made_of_the_edges_asked_for() -> None:
     kind = synthetic_receiver("and-of-groups", examples=32)
     of = kind.model.graph.circuit(["A1->B", "A2->B", "A6->B"])
-    (found,) = test_gates(kind.model, kind.pairs, of=of).found
+    (found,) = test_gates(kind.model, kind.pairs, of=of)
     assert {frozenset(edges) for edges in found.groups.values()} == {
         frozenset({"A1->B", "A2->B"}),
         frozenset({"A6->B"}),

@@ -12,11 +12,10 @@ from small_models import problem, random_pairs, small_model
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.patching.kl_screening import Divergence
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods import discover
-from gatewise.methods.acdc._state import Outcome
-from gatewise.methods.acdc._threshold import enough, next_threshold
-from gatewise.methods.acdc.search import Acdc, receiver_order, sender_order
-from gatewise.methods.configs import AcdcConfig
+from gatewise.methods import Acdc, discover, discover_all
+from gatewise.methods.acdc._checkpoint import Outcome
+from gatewise.methods.acdc._threshold import nearest_outcome, next_threshold
+from gatewise.methods.acdc.search import Searcher, receiver_order, sender_order
 from gatewise.models.model import Model
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.tasks.pairs import Pairs
@@ -52,10 +51,9 @@ def naive_acdc(model: Model, pairs: Pairs, directions: tuple[str, ...], tau: flo
     return circuit
 
 
-def search(model: Model, pairs: Pairs, direction: Any, tau: float, seed: int = 0, **config: Any) -> Circuit:
+def search(model: Model, pairs: Pairs, direction: Any, tau: float, seed: int = 0, **options: Any) -> Circuit:
     asked = problem(model, pairs, direction, threshold=tau, seed=seed)
-    outcome = Acdc(asked, AcdcConfig(**config)).search(tau)
-    return Circuit(model.graph, outcome.kept)
+    return Circuit(model.graph, Searcher(asked, **options).search(tau).mask)
 
 
 CASES = [
@@ -115,18 +113,18 @@ def test_chain_and_batches_do_not_change_the_result_in_float32(direction: str) -
 def test_values_on_the_threshold_are_decided_canonically() -> None:
     """Take an effect that occurs as tau: the edge stays (strict), however the work is cut up."""
     model, pairs = small_model("gpt2", seed=5), random_pairs(seed=5)
-    outcome = Acdc(problem(model, pairs, "ns", threshold=0.01), AcdcConfig()).search(0.01)
-    tau = float(outcome.effects[outcome.kept].min())
+    outcome = Searcher(problem(model, pairs, "ns", threshold=0.01)).search(0.01)
+    tau = float(outcome.effects[outcome.mask].min())
     results = []
     for chain, batch in ((1, None), (7, 1), (64, 2)):
-        again = Acdc(problem(model, pairs, "ns", threshold=tau), AcdcConfig(chain=chain, batch=batch)).search(tau)
+        again = Searcher(problem(model, pairs, "ns", threshold=tau), chain=chain, batch=batch).search(tau)
         assert again.canonical > 0
-        results.append(again.kept)
+        results.append(again.mask)
     assert all(torch.equal(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize(("architecture", "tau"), [("gpt2", 0.01), ("neox", 0.02)])
-def test_screened_vocabulary_and_spans_change_nothing(
+def test_screened_vocabulary_and_low_rank_unembedding_change_nothing(
     architecture: str, tau: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every shortcut to the divergence, taken wherever it can be, and those without bounds taken indeed."""
@@ -137,19 +135,19 @@ def test_screened_vocabulary_and_spans_change_nothing(
     def note(name: str, way: Any) -> Any:
         return lambda *given: (taken.add(name), way(*given))[1]
 
-    for name in ("_spanned", "_value_and_bound", "_whole"):
+    for name in ("_low_rank", "_value_and_bound", "_whole"):
         monkeypatch.setattr(Divergence, name, note(name, getattr(Divergence, name)))
     monkeypatch.setattr("gatewise.engine.patching.kl_screening._SMALLEST_VOCABULARY", 2)
     monkeypatch.setattr("gatewise.engine.patching.kl_screening._ENOUGH", 0)
     monkeypatch.setattr("gatewise.engine.patching.low_rank_unembedding._WIDEST", 1.0)
     assert search(model, pairs, "ns+dn", tau) == expected
-    assert taken >= {"_spanned", "_whole"}
+    assert taken >= {"_low_rank", "_whole"}
 
 
 def test_the_running_divergence_is_that_of_the_circuit() -> None:
     model, pairs = small_model("llama", seed=9), random_pairs(seed=9)
-    outcome = Acdc(problem(model, pairs, "ns+dn", threshold=0.01), AcdcConfig()).search(0.01)
-    circuit = Circuit(model.graph, outcome.kept)
+    outcome = Searcher(problem(model, pairs, "ns+dn", threshold=0.01)).search(0.01)
+    circuit = Circuit(model.graph, outcome.mask)
     for direction, value in zip(("ns", "dn"), outcome.divergence, strict=True):
         assert value == pytest.approx(Naive(model, pairs, direction).distance(circuit), abs=1e-5)
 
@@ -177,7 +175,7 @@ def test_the_papers_table_on_single_gates(kind: str, direction: str, count: int)
 @pytest.mark.parametrize("direction", ["ns", "ns+dn"])
 def test_exact_numbers_of_edges(direction: Any) -> None:
     model, pairs = small_model("llama", seed=4), random_pairs(seed=4)
-    found = discover(model, pairs, "acdc", direction, edges=[5, 17, 60])
+    found = discover_all(model, pairs, "acdc", [direction], sizes=[5, 17, 60])[direction]
     assert [len(circuit) for circuit in found] == [5, 17, 60]
     for circuit in found:
         notes = circuit.provenance["notes"]
@@ -191,12 +189,12 @@ def test_exact_numbers_of_edges(direction: Any) -> None:
 def test_what_searches_share_changes_no_edge(architecture: str, direction: Any, dtype: torch.dtype) -> None:
     """A search that begins where its tau could first decide otherwise finds what one from all edges finds."""
     model, pairs = small_model(architecture, seed=4, dtype=dtype), random_pairs(seed=4)
-    acdc = Acdc(problem(model, pairs, direction, threshold=0.01), AcdcConfig())
-    done, shared = [acdc.search(0.02)], 0
+    searcher = Searcher(problem(model, pairs, direction, threshold=0.01))
+    done, shared = [searcher.search(0.02)], 0
     for tau in (0.005, 0.0051, 0.0055, 0.02001, 0.03, 0.019, 0.3):
-        start = acdc.shared_start(tau, done)
-        found, scratch = acdc.search(tau, start=start, expected=done[-1].kept), acdc.search(tau)
-        assert torch.equal(found.kept, scratch.kept)
+        start = searcher.shared_start(tau, done)
+        found, scratch = searcher.search(tau, start=start, expected=done[-1].mask), searcher.search(tau)
+        assert torch.equal(found.mask, scratch.mask)
         assert found.divergence == pytest.approx(scratch.divergence, abs=1e-5)
         torch.testing.assert_close(found.effects, scratch.effects, atol=1e-5, rtol=0)
         shared += start is not None and found.trials < scratch.trials
@@ -228,8 +226,8 @@ def test_a_leap_over_the_size_is_soon_given_up() -> None:
         return known[threshold]
 
     known = {0.2: outcome(0.2)}
-    found = enough(16, known, run, AcdcConfig())
-    assert int(found.kept.sum()) == 30
+    found = nearest_outcome(16, known, run, tolerance=0.1, max_thresholds=12)
+    assert found.edges == 30
     low, high = max(tau for tau in known if tau < 0.3), min(tau for tau in known if tau >= 0.3)
     assert high / low < 1.02
     assert len(known) <= 10
@@ -252,6 +250,6 @@ def test_too_little_memory_is_said_before_the_work(monkeypatch: pytest.MonkeyPat
 
 def test_bad_parameters() -> None:
     with pytest.raises(GatewiseError, match="'sum'"):
-        AcdcConfig(combine="product")  # type: ignore[arg-type]
+        Acdc(combine="product")  # type: ignore[arg-type]
     with pytest.raises(GatewiseError, match="at least 1"):
-        AcdcConfig(chain=0)
+        Acdc(chain=0)

@@ -12,7 +12,7 @@ from gatewise.engine import run_circuit
 from gatewise.engine.running import last_logits
 from gatewise.errors import GatewiseError
 from gatewise.gates import labels_by_test, test_edge_pairs
-from gatewise.methods.discovery import discover
+from gatewise.methods import EdgePruning, discover
 from gatewise.models.synthetic.logic_model import (
     LogicGate,
     logic_model,
@@ -81,11 +81,11 @@ def test_logit_diffs_of_combinations_are_those_of_single_runs() -> None:
 
 def test_thresholds_are_shares_of_the_total_effect() -> None:
     synthetic = random_logic_model(0, dtype=torch.float64)
-    assert thresholds(synthetic, "eap", "ns", 0.01)["threshold"] == pytest.approx(0.02)  # the logit difference is 2
-    tau = {d: thresholds(synthetic, "acdc", d, 0.01)["threshold"] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
+    assert thresholds(synthetic, "eap", "ns", 0.01)[1] == pytest.approx(0.02)  # the logit difference is 2
+    tau = {d: thresholds(synthetic, "acdc", d, 0.01)[1] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
     assert tau["ns+dn"] == pytest.approx(tau["ns"] + tau["dn"])
     pruning = thresholds(synthetic, "edge-pruning", "dn", 0.01)
-    assert pruning == {"threshold": 0.5, "penalty": tau["dn"], "steps": PRUNING_STEPS}
+    assert pruning == (EdgePruning(penalty=tau["dn"], steps=PRUNING_STEPS), 0.5)
 
 
 def test_shares() -> None:
@@ -167,7 +167,7 @@ def test_edge_pruning_leaves_two_edges_of_an_or_for_a_while() -> None:
     price = 0.01**2 * float(kl_divergence(p, q).mean())
 
     def left(steps: int, seed: int) -> int:
-        found = discover(model, pairs, "edge-pruning", "ns", threshold=0.5, penalty=price, steps=steps, seed=seed)
+        found = discover(model, pairs, EdgePruning(penalty=price, steps=steps), "ns", threshold=0.5, seed=seed)
         return sum(edge in found for edge in ("A1->B", "A2->B"))
 
     assert max(left(300, seed) for seed in range(3)) == 2

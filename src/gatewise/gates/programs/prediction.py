@@ -1,19 +1,18 @@
-"""Whether gates predict: the logit difference of interventions that nobody has looked at, by sums, by pairs and by
-gates.
+"""Whether gates predict: the logit difference of interventions that nobody has looked at, by sums, pairs and gates.
 
-Switches are groups of edges. In the run of a subset the edges of all groups outside it are removed by noising and all
-other edges are kept: a circuit of the whole model. Its logit difference counts as a share, 0 on the corrupted run and 1
-on the clean one. All that predicts it is found on the search pairs:
+Switches are groups of edges. In the run of a subset of groups, the edges of all groups outside it are ablated by
+noising and all other edges are kept: a circuit of the whole model. Its logit difference is normalised, 0 on the
+corrupted run and 1 on the clean one. All predictors come from the search pairs:
 
-    sum      1 less what each removed group takes away alone (Ns); what is left without all groups, and what each kept
+    sum      1 less what each ablated group takes away alone (Ns); what is left without all groups, and what each kept
              one brings alone (Dn); the mean of both; and the best sum there is, by least squares on some subsets
-    pairs    the same, with what every two groups do beyond the sum: removed from all (Ns), kept alone (Dn), the mean
-    gates    the receivers' tables: added up; composed; composed by reader (`logic.program`). And as a control `sum,
+    pairs    the same, with what every two groups do beyond the sum: ablated from all (Ns), kept alone (Dn), the mean
+    gates    the receivers' tables: added up; composed; composed by reader (`program`). And as a control `sum,
              composed`: the same composition with every receiver as a sum
 
 Then other subsets are run on held-out pairs, none of them with fewer than three groups in it or outside it: those are
-what sums and pairs are made of. Predictions are judged as they are, and after a line that was fitted to the same
-subsets as the best sum.
+what sums and pairs are made of. Predictors are scored uncalibrated, and affine-calibrated: after a line that was
+fitted, on the search pairs, to the same subsets as the best sum.
 """
 
 from __future__ import annotations
@@ -31,16 +30,22 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.drawing import check_can_draw, save_figure
 from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
-from gatewise.display import card
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.metrics import residual_values
 from gatewise.engine.patching.node_patching import LOGITS, Batches
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.programs.program import Program, compose
-from gatewise.gates.testing.candidates import Candidate, Groups, gate_of_masks, read_gate
-from gatewise.gates.testing.gate_test import FLOOR, GateTest, checked_total, measure, search_and_test
-from gatewise.gates.testing.search import port_masks
+from gatewise.gates.testing.candidates import (
+    Candidate,
+    Groups,
+    candidate_of_masks,
+    edges_into,
+    read_candidate,
+)
+from gatewise.gates.testing.gate_test import GateTest
+from gatewise.gates.testing.measurement import check_total_effect, measure_tables, search_and_held_out
+from gatewise.gates.testing.search import port_groups
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Interval, percentile_interval, resampling_weights
@@ -49,22 +54,22 @@ from gatewise.tasks.pairs import Pairs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Predictor = Callable[[Tensor], Tensor]
-RECEIVERS, SUBSETS, OTHERS = 12, 1_000, 200
+Predictor = Callable[[Tensor], Tensor]  # [subset, group] of bool -> normalised logit differences [subset]
+RECEIVERS, SUBSETS, FIT_SUBSETS = 12, 1_000, 200
 _COLOURS = {"sum": "#0072B2", "pairs": "#E69F00", "gates": "#009E73"}
 _LISTED = 16  # groups, up to which all subsets are listed and then drawn from
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """How well one predictor does. R2 has intervals over held-out pairs, errors are means of |predicted - measured|."""
+class PredictorScore:
+    """How well one predictor does on unseen subsets. R2 has intervals over held-out pairs."""
 
     name: str
-    parameters: int  # numbers in it
-    r2: Interval
-    error: float
-    calibrated_r2: Interval  # after a line fitted to other subsets
-    calibrated_error: float
+    parameters: int
+    r2: Interval  # uncalibrated
+    mae: float
+    calibrated_r2: Interval  # affine-calibrated on other subsets
+    calibrated_mae: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,85 +78,87 @@ class Prediction:
 
     groups: tuple[str, ...]  # receiver and name
     subsets: Tensor  # [subset, group] of bool, whether it is kept
-    measured: Tensor  # [subset], normalised effects on the held-out pairs
+    measured: Tensor  # [subset], normalised logit difference on the held-out pairs
     predicted: Mapping[str, Tensor]  # [subset] by the name of the predictor
-    scores: tuple[Predicted, ...]
-    again: (
-        Interval  # R2 of the search pairs' own runs of other subsets: what they can tell about held-out pairs at best
-    )
-    program: Program
+    scores: tuple[PredictorScore, ...]
+    ceiling: Interval  # R2 of running other subsets on the search pairs: no predictor from these can be expected above
+    program: Program  # of `gates, composed`
     pairs: tuple[int, int]  # search, held out
 
-    def __getitem__(self, name: str) -> Predicted:
-        return next(one for one in self.scores if one.name == name)
+    def __getitem__(self, name: str) -> PredictorScore:
+        return next(score for score in self.scores if score.name == name)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: what was scored, and the program as lines of text."""
+        """Return plain data.
+
+        Returns:
+            The score of every predictor, and the program as lines of text.
+        """
         return {
             "groups": self.groups,
             "subsets": len(self.subsets),
             "search_pairs": self.pairs[0],
             "held_out_pairs": self.pairs[1],
-            "measured": {"mean": float(self.measured.mean()), "deviation": float(self.measured.std())},
-            "again": asdict(self.again),
-            "predictors": [asdict(one) for one in self.scores],
+            "measured": {"mean": float(self.measured.mean()), "standard_deviation": float(self.measured.std())},
+            "ceiling": asdict(self.ceiling),
+            "predictors": [asdict(score) for score in self.scores],
             "program": str(self.program).splitlines(),
         }
 
     def __str__(self) -> str:
         lines = [f"{len(self.subsets):,} unseen subsets of {len(self.groups)} groups on {self.pairs[1]} held-out pairs"]
-        lines.append(f"{'':20} numbers     R2  error   calibrated")
-        for one in self.scores:
+        lines.append(f"{'':20} parameters     R2    MAE   calibrated R2, MAE")
+        for score in self.scores:
+            calibrated = score.calibrated_r2
             lines.append(
-                f"{one.name:20} {one.parameters:7,} {one.r2.value:6.3f} {one.error:6.3f}   "
-                f"{one.calibrated_r2.value:.3f} ({one.calibrated_r2.low:.3f} to {one.calibrated_r2.high:.3f}), "
-                f"{one.calibrated_error:.3f}"
+                f"{score.name:20} {score.parameters:10,} {score.r2.value:6.3f} {score.mae:6.3f}   "
+                f"{calibrated.value:.3f} ({calibrated.low:.3f} to {calibrated.high:.3f}), {score.calibrated_mae:.3f}"
             )
-        return "\n".join([*lines, f"{'run on search pairs':20} {'':7} {self.again.value:6.3f}"])
+        return "\n".join([*lines, f"{'run on search pairs':20} {'':10} {self.ceiling.value:6.3f}"])
 
     def __repr__(self) -> str:
-        best = max(self.scores, key=lambda one: one.calibrated_r2.value)
-        told = f"best by {best.name} with {best.parameters:,} numbers, calibrated R2 {best.calibrated_r2.value:.2f}"
-        return f"<Prediction of {len(self.subsets):,} subsets of {len(self.groups)} groups: {told}>"
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (one.name, f"{one.parameters:,}", f"{one.r2.value:.3f}", f"{one.calibrated_r2.value:.3f}")
-            for one in self.scores
-        ]
-        return card("Prediction", repr(self).strip("<>"), ("by", "numbers", "R2", "calibrated"), rows)
+        best = max(self.scores, key=lambda score: score.calibrated_r2.value)
+        return (
+            f"<Prediction of {len(self.subsets):,} subsets of {len(self.groups)} groups: best by {best.name} with "
+            f"{best.parameters:,} parameters, calibrated R2 {best.calibrated_r2.value:.2f}>"
+        )
 
     def draw(self, path: str | Path) -> Path:
-        """Draw R2 against the number of numbers to a file, .svg, .pdf or .png. Gives the path."""
-        path = Path(path)
-        check_can_draw(path)
-        return save_figure(self._figure, path)
+        """Draw R2 against the number of parameters.
+
+        Args:
+            path: File to write; its suffix decides the format: .svg, .pdf or .png.
+
+        Returns:
+            The path.
+        """
+        check_can_draw(Path(path))
+        return save_figure(self._figure, Path(path))
 
     def _figure(self) -> Figure:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axes = figure.subplots()
-        axes.set(xscale="log", xlabel="numbers in the predictor", ylabel="R2 on unseen subsets")
-        ticks = sorted({one.parameters for one in self.scores})
+        axes.set(xscale="log", xlabel="parameters", ylabel="R2 on unseen subsets")
+        ticks = sorted({score.parameters for score in self.scores})
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.minorticks_off()
-        lowest = min(one.calibrated_r2.value for one in self.scores)
+        lowest = min(score.calibrated_r2.value for score in self.scores)
         axes.set_ylim(max(-0.05, lowest - 0.15), 1.02)
-        taken: list[tuple[int, float]] = []  # where labels are
-        for one in sorted(self.scores, key=lambda one: -one.calibrated_r2.value):
-            at, value, colour = one.parameters, one.calibrated_r2, _COLOURS[one.name.partition(",")[0]]
-            axes.plot([at, at], [value.low, value.high], color=colour, linewidth=1)
-            axes.plot(at, value.value, "o", color=colour, markersize=5)
-            axes.plot(at, one.r2.value, "o", color=colour, markersize=5, markerfacecolor="none")
-            height = min([value.value, *(y - 0.03 for x, y in taken if x == at)])
-            left = at == ticks[-1] or any(ticks[0] < at < x < 2 * at and abs(y - height) < 0.04 for x, y in taken)
-            side, shift = ("right", -6) if left else ("left", 6)
-            axes.annotate(
-                one.name, (at, height), (shift, -2), textcoords="offset points", ha=side, fontsize=7, color=colour
-            )
-            taken.append((at, height))
-        axes.set_title("full: after a line fitted to other subsets, hollow: as it is", fontsize=8, loc="left")
+        taken: list[tuple[int, float]] = []  # where names are, so that no two lie upon each other
+        for score in sorted(self.scores, key=lambda score: -score.calibrated_r2.value):
+            x, r2, colour = score.parameters, score.calibrated_r2, _COLOURS[score.name.partition(",")[0]]
+            axes.plot([x, x], [r2.low, r2.high], color=colour, linewidth=1)
+            axes.plot(x, r2.value, "o", color=colour, markersize=5)
+            axes.plot(x, score.r2.value, "o", color=colour, markersize=5, markerfacecolor="none")
+            height = min([r2.value, *(y - 0.03 for other, y in taken if other == x)])
+            beside = any(ticks[0] < x < other < 2 * x and abs(y - height) < 0.04 for other, y in taken)
+            side, shift = ("right", -6) if x == ticks[-1] or beside else ("left", 6)
+            text: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": 7, "color": colour}
+            axes.annotate(score.name, (x, height), (shift, -2), **text)
+            taken.append((x, height))
+        axes.set_title("full: affine-calibrated on other subsets, hollow: uncalibrated", fontsize=8, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         return figure
 
@@ -164,203 +171,232 @@ def predict(
     test: Pairs | None = None,
     receivers: int = RECEIVERS,
     subsets: int = SUBSETS,
-    others: int = OTHERS,
-    floor: float = FLOOR,
+    fit_subsets: int = FIT_SUBSETS,
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Prediction:
-    """Predict the logit difference of random subsets of groups by sums, pairs and gates, and run them on held-out
-    pairs.
+    """Predict the logit difference of subsets of groups by sums, pairs and gates, and run them on held-out pairs.
 
-    gates: `{receiver: groups}` with groups as in `interaction`, or gates that were found (of each receiver the first);
-    without them, the ports of the `receivers` strongest heads. test: the held-out pairs; without them the second half
-    of `pairs` is held out. subsets: how many are predicted; others: how many a line and the best sum are fitted to.
-    floor: terms of composed gates that are worth less, as a normalised effect, are left out.
+    Args:
+        model: The model.
+        data: Pairs to search on, or a task, of which the train pairs are searched and the others held out.
+        gates: {receiver: groups} with groups as in `test_gate`, or gates that were tested (of each receiver the first).
+            By default the ports of the strongest heads.
+        test: The held-out pairs. Without them, those of the task, or the second half of the pairs.
+        receivers: Number of heads, where no gates are given.
+        subsets: Number of subsets that are predicted.
+        fit_subsets: Number of other subsets, to which affine calibrations and the best sum are fitted.
+        seed: Of the subsets.
+        compute: Where to run.
+
+    Returns:
+        What was measured and predicted, the score of every predictor, and the program of the gates.
+
+    Raises:
+        GatewiseError: Unknown receivers or groups, fewer subsets than asked for, or too few pairs.
     """
-    search, held_out = search_and_test(model, data, test, compute=compute)
-    on = Batches(search)
-    chosen = _strongest(on, receivers) if gates is None else _given(search.graph, gates)
-    chosen.sort(key=lambda gate: gate.node % (len(search.graph.senders) + 1))  # the logits last
-    switches = _switches(search.graph, chosen)
-    drawn = _draw(len(switches), subsets, others, seed)
-    unseen, known = drawn[:subsets], drawn[subsets:]
-    if chosen[-1].node != LOGITS:
-        chosen.append(gate_of_masks(search.graph, LOGITS, {}))
-    programs = compose(on, chosen, floor=floor)
-    fitting = _design(len(switches))
-    logit_diffs, total = _logit_diffs(search, switches, torch.cat([fitting, known]))
-    values, answers = (logit_diffs.mean(dim=-1) / total.mean()).split([len(fitting), len(known)])
-    predictors = _sums_and_pairs(len(switches), values, known, answers)
+    search, held_out = search_and_held_out(model, data, test, compute=compute)
+    graph, batches = search.graph, Batches(search)
+    candidates = _strongest_heads(batches, receivers) if gates is None else _read_gates(graph, gates)
+    candidates.sort(key=lambda candidate: candidate.node % (len(graph.senders) + 1))  # graph order; LOGITS, -1, is last
+    switches = _switches(graph, candidates)
+    drawn = _draw_subsets(len(switches), subsets, fit_subsets, seed)
+    unseen, fitted_to = drawn[:subsets], drawn[subsets:]
+
+    # Everything that predicts, on the search pairs.
+    if candidates[-1].node != LOGITS:
+        candidates.append(candidate_of_masks(graph, LOGITS, {}))
+    sums, program, by_reader = compose(batches, candidates)
+    design = _design(len(switches))
+    runs = _run_subsets(search, switches, torch.cat([design, fitted_to]))
+    fit_values = runs.normalised[len(design) :]
+    predictors = _sums_and_pairs(runs.normalised[: len(design)], fitted_to, fit_values)
     predictors |= {
-        "sum, composed": (programs.sums.parameters, programs.sums),
-        "gates, added up": (programs.gates.table_parameters, programs.gates.added_up),
-        "gates, composed": (programs.gates.parameters, programs.gates),
-        "gates, by reader": (programs.by_reader.parameters, programs.by_reader),
+        "sum, composed": (sums.parameters, sums),
+        "gates, added up": (program.table_parameters, program.added_up),
+        "gates, composed": (program.parameters, program),
+        "gates, by reader": (by_reader.parameters, by_reader),
     }
-    logit_diffs, total = _logit_diffs(held_out, switches, drawn)
-    again, logit_diffs = _r2_over_pairs(logit_diffs[subsets:], total, answers), logit_diffs[:subsets]
-    predicted, scores = {}, []
+
+    # What happens, on the held-out pairs.
+    runs = _run_subsets(held_out, switches, drawn)
+    ceiling = runs[subsets:].r2(fit_values)
+    runs = runs[:subsets]
+    predicted = {name: predictor(unseen) for name, (_, predictor) in predictors.items()}
+    scores = []
     for name, (parameters, predictor) in predictors.items():
-        predicted[name] = predictor(unseen)
-        line = _least_squares(predictor(known)[:, None], answers)
-        scores.append(_scored(name, parameters, predicted[name], line(predicted[name][:, None]), logit_diffs, total))
-    measured = logit_diffs.mean(dim=-1) / total.mean()
+        line = _least_squares(predictor(fitted_to)[:, None], fit_values)
+        plain, calibrated = predicted[name], line(predicted[name][:, None])
+        accuracy = (runs.r2(plain), runs.mae(plain), runs.r2(calibrated), runs.mae(calibrated))
+        scores.append(PredictorScore(name, parameters, *accuracy))
     sizes = (len(search), len(held_out))
-    return Prediction(programs.gates.switches, unseen, measured, predicted, tuple(scores), again, programs.gates, sizes)
+    return Prediction(program.switches, unseen, runs.normalised, predicted, tuple(scores), ceiling, program, sizes)
 
 
-def _strongest(on: Batches, count: int) -> list[Candidate]:
-    """Ports as groups, of the heads whose table has the largest worth of any set on the search pairs."""
-    graph = on.model.graph
+def _strongest_heads(batches: Batches, count: int) -> list[Candidate]:
+    """Ports as groups, of the heads with the largest effect of any set of ports on the search pairs."""
+    graph = batches.model.graph
     heads = [node for node, ports in enumerate(graph.ports_of_sender) if len(ports) > 1]
     if not 1 <= count <= len(heads):
         raise GatewiseError(
             f"the ports of {count} heads were asked for, and {len(heads)} nodes have several ports; ask for another "
             f"number of receivers, or give gates of your own, {{receiver: groups}}."
         )
-    gates = [gate_of_masks(graph, node, port_masks(on, node)) for node in heads]
-    found, _ = measure(on, gates)
-    order = sorted(range(len(gates)), key=lambda place: -float(found[place].mean(dim=-1).abs().max()))
-    return [gates[place] for place in order[:count]]
+    candidates = [candidate_of_masks(graph, node, port_groups(graph, node, edges_into(graph, node))) for node in heads]
+    tables, _ = measure_tables(batches, candidates)
+    sizes = [float(table.mean(dim=-1).abs().max()) for table in tables]
+    order = sorted(range(len(heads)), key=lambda index: -sizes[index])
+    return [candidates[index] for index in order[:count]]
 
 
-def _given(graph: Graph, gates: Mapping[str, Groups] | Iterable[GateTest]) -> list[Candidate]:
+def _read_gates(graph: Graph, gates: Mapping[str, Groups] | Iterable[GateTest]) -> list[Candidate]:
     if isinstance(gates, Mapping):
-        found = [read_gate(graph, receiver, groups, "group") for receiver, groups in gates.items()]
-        several = [one.receiver for one, other in itertools.combinations(found, 2) if one.node == other.node]
-        if several:
-            raise GatewiseError(f"the receiver {several[0]} is given twice; put its groups together.")
-        return found
+        candidates = [read_candidate(graph, receiver, groups, "group") for receiver, groups in gates.items()]
+        for candidate, other in itertools.combinations(candidates, 2):
+            if candidate.node == other.node:
+                raise GatewiseError(f"the receiver {candidate.receiver} is given twice; put its groups together.")
+        return candidates
     first: dict[str, Candidate] = {}
     for gate in gates:
         if not isinstance(gate, GateTest):
-            raise GatewiseError(f"gates are {{receiver: groups}}, or gates that were found; got {gate!r} among them.")
+            raise GatewiseError(f"gates are {{receiver: groups}}, or gates that were tested; got {gate!r} among them.")
         if gate.receiver not in first:
-            first[gate.receiver] = read_gate(graph, gate.receiver, gate.groups, "group")
+            first[gate.receiver] = read_candidate(graph, gate.receiver, gate.groups, "group")
     return list(first.values())
 
 
-def _switches(graph: Graph, gates: Sequence[Candidate]) -> Tensor:
+def _switches(graph: Graph, candidates: Sequence[Candidate]) -> Tensor:
     """The edges of every group. [group, edge] of bool"""
-    count = sum(len(gate.groups) for gate in gates)
-    found = torch.zeros(count, len(graph.ports), len(graph.senders), dtype=torch.bool)
-    groups = iter(found)
-    for gate in gates:
-        ports = (len(graph.ports) - 1,) if gate.node == LOGITS else graph.ports_of_sender[gate.node]
-        for mask in gate.masks[:-1]:
-            next(groups)[list(ports)] = mask
-    return graph.vector(found)
+    masks = []
+    for candidate in candidates:
+        for group in candidate.masks[:-1]:
+            mask = torch.zeros(len(graph.ports), len(graph.senders), dtype=torch.bool)
+            mask[list(graph.ports_of(candidate.node))] = group
+            masks.append(graph.vector(mask))
+    return torch.stack(masks)
 
 
-def _draw(groups: int, subsets: int, others: int, seed: int) -> Tensor:
+def _draw_subsets(groups: int, subsets: int, fit_subsets: int, seed: int) -> Tensor:
     """Different subsets with three groups or more in them and outside. [subset, group] of bool"""
-    if subsets < 2 or others <= groups:
+    if subsets < 2 or fit_subsets <= groups:
         raise GatewiseError(
             f"predicting takes 2 subsets or more, and others than those, more than there are groups ({groups}), to fit "
-            f"a sum to; got subsets={subsets} and others={others}."
+            f"a sum to; got subsets={subsets} and fit_subsets={fit_subsets}."
         )
-    generator = torch.Generator().manual_seed(seed)
+    count, generator = subsets + fit_subsets, torch.Generator().manual_seed(seed)
     if groups <= _LISTED:
         rows = torch.tensor(list(itertools.product((False, True), repeat=groups)))
     else:
-        rows = torch.randint(0, 2, (2 * (subsets + others), groups), generator=generator).bool().unique(dim=0)
+        rows = torch.randint(0, 2, (2 * count, groups), generator=generator).bool().unique(dim=0)
     size = rows.sum(dim=1)
     rows = rows[(size > 2) & (size < groups - 2)]
-    if len(rows) < subsets + others:
+    if len(rows) < count:
         raise GatewiseError(
             f"{groups} groups have {len(rows):,} subsets with three or more of them inside and outside, and "
-            f"subsets={subsets} and others={others} were asked for; ask for fewer, or give more groups."
+            f"subsets={subsets} and fit_subsets={fit_subsets} were asked for; ask for fewer, or give more groups."
         )
-    return rows[torch.randperm(len(rows), generator=generator)[: subsets + others]]
+    return rows[torch.randperm(len(rows), generator=generator)[:count]]
 
 
 def _design(groups: int) -> Tensor:
-    """All groups, none, all but one or two, one or two alone. [subset, group] of bool"""
-    one = torch.eye(groups, dtype=torch.bool)
+    """None, all but one or two, one or two alone: what sums and pairs are made of. [subset, group] of bool"""
+    single = torch.eye(groups, dtype=torch.bool)
     first, second = torch.combinations(torch.arange(groups)).T
-    two = one[first] | one[second]
-    return torch.cat([torch.ones_like(one[:1]), torch.zeros_like(one[:1]), ~one, one, ~two, two])
+    two = single[first] | single[second]
+    return torch.cat([torch.zeros_like(single[:1]), ~single, single, ~two, two])
 
 
-def _sums_and_pairs(groups: int, values: Tensor, known: Tensor, answers: Tensor) -> dict[str, tuple[int, Predictor]]:
-    """Predictors and their numbers, from the logit differences of `_design` [subset] and of other subsets."""
+def _sums_and_pairs(design: Tensor, fitted_to: Tensor, fit_values: Tensor) -> dict[str, tuple[int, Predictor]]:
+    """Predictors and their numbers of parameters, by name.
+
+    design: normalised logit differences of `_design` [subset]; fitted_to: [subset, group] with fit_values [subset]
+    """
+    groups = fitted_to.shape[1]
     first, second = torch.combinations(torch.arange(groups)).T
-    sizes = [1, 1, groups, groups, len(first), len(first)]
-    _, none, without, alone, without_two, two = values.split(sizes)
+    parts: Sequence[Tensor] = design.split([1, groups, groups, len(first), len(first)])
+    none, without, alone, without_two, two = parts
     ns, dn = 1 - without, alone - none
-    lost = torch.cat([ns, 1 - without_two - ns[first] - ns[second]])
-    brought = torch.cat([dn, two - none - dn[first] - dn[second]])
+    lost = torch.cat([ns, 1 - without_two - ns[first] - ns[second]])  # by each group, and by each two beyond the sum
+    restored = torch.cat([dn, two - none - dn[first] - dn[second]])
+    best = _least_squares(fitted_to.double(), fit_values)
 
-    def predictors(count: int) -> dict[str, Predictor]:
-        """Of this many numbers beside a constant: of groups, or of pairs, too."""
+    def weighted(present: Tensor, weights: Tensor) -> Tensor:
+        """Sum of the weights of groups, and of pairs of groups if there are such weights, that are present. [subset]"""
+        terms = torch.cat([present, present[:, first] & present[:, second]], dim=1).double()
+        return terms[:, : len(weights)] @ weights
 
-        def by_ns(on: Tensor) -> Tensor:
-            return torch.addmv(torch.ones(1).double(), both(~on)[:, :count], lost[:count], alpha=-1)
+    def mean(on: Tensor, terms: int) -> Tensor:
+        return (1 - weighted(~on, lost[:terms]) + none + weighted(on, restored[:terms])) / 2
 
-        def by_dn(on: Tensor) -> Tensor:
-            return torch.addmv(none, both(on)[:, :count], brought[:count])
-
-        return {"Ns": by_ns, "Dn": by_dn, "mean": lambda on: (by_ns(on) + by_dn(on)) / 2}
-
-    def both(there: Tensor) -> Tensor:
-        return torch.cat([there, there[:, first] & there[:, second]], dim=1).double()
-
-    best = _least_squares(known.double(), answers)
-    sums = predictors(groups) | {"fitted": lambda on: best(on.double())}
-    pairs = predictors(groups + len(first))
-    found = {f"sum, {name}": (groups + 1, one) for name, one in sums.items()}
-    return found | {f"pairs, {name}": (groups + 1 + len(first), one) for name, one in pairs.items()}
+    pairs = groups + len(first)
+    return {
+        "sum, Ns": (groups + 1, lambda on: 1 - weighted(~on, lost[:groups])),
+        "sum, Dn": (groups + 1, lambda on: none + weighted(on, restored[:groups])),
+        "sum, mean": (groups + 1, lambda on: mean(on, groups)),
+        "sum, fitted": (groups + 1, lambda on: best(on.double())),
+        "pairs, Ns": (pairs + 1, lambda on: 1 - weighted(~on, lost)),
+        "pairs, Dn": (pairs + 1, lambda on: none + weighted(on, restored)),
+        "pairs, mean": (pairs + 1, lambda on: mean(on, pairs)),
+    }
 
 
 def _least_squares(x: Tensor, y: Tensor) -> Predictor:
     """A constant and a weight for each column, fitted. x: [row, column], y: [row]"""
 
-    def full(x: Tensor) -> Tensor:
+    def with_constant(x: Tensor) -> Tensor:
         return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
-    weights = torch.linalg.pinv(full(x)) @ y
-    return lambda x: full(x) @ weights
+    weights = torch.linalg.pinv(with_constant(x)) @ y
+    return lambda x: with_constant(x) @ weights
 
 
-def _logit_diffs(setting: Setting, switches: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Margins above the corrupted run's of the model with these groups kept and the others removed, and of the model.
+@dataclass(frozen=True, eq=False)
+class _SubsetRuns:
+    """Logit differences of runs of subsets above the corrupted run's, and those of the clean run."""
 
-    subsets: [row, group] -> [row, example], [example]. Subsets that begin alike follow each other: they share runs.
-    """
-    model, graph = setting.model, setting.graph
-    rows, which = subsets.unique(dim=0, return_inverse=True)
-    circuits = [graph.empty(), graph.full(), *(Circuit(graph, ~switches[~row].any(dim=0)) for row in rows)]
-    found = torch.empty(len(circuits), len(setting), dtype=torch.float64)
-    batches = setting.batches()
-    with progress_bar("running subsets", len(circuits) * len(batches)) as bar:
-        for batch in batches:
-            engine = SparseEngine(model, setting.intervention(batch))
-            logit_diff = residual_values(model, batch.pairs, setting.value)
-            for row, circuit in enumerate(circuits):
-                found[row, batch.first : batch.first + len(batch.pairs)] = logit_diff(engine.residual(circuit)).cpu()
-                bar.advance()
-    found -= found[0].clone()
-    return found[2:][which], checked_total(found[1])
+    effects: Tensor  # [subset, example]
+    total_effect: Tensor  # [example]
 
+    def __getitem__(self, rows: slice) -> _SubsetRuns:
+        return _SubsetRuns(self.effects[rows], self.total_effect)
 
-def _scored(
-    name: str, parameters: int, plain: Tensor, calibrated: Tensor, logit_diffs: Tensor, total: Tensor
-) -> Predicted:
-    measured = logit_diffs.mean(dim=-1) / total.mean()
-    errors = [float((measured - predicted).abs().mean()) for predicted in (plain, calibrated)]
-    r2 = [_r2_over_pairs(logit_diffs, total, predicted) for predicted in (plain, calibrated)]
-    return Predicted(name, parameters, r2[0], errors[0], r2[1], errors[1])
+    @property
+    def normalised(self) -> Tensor:
+        return self.effects.mean(dim=-1) / self.total_effect.mean()
 
+    def mae(self, predicted: Tensor) -> float:
+        """Mean of |predicted - measured|. predicted: [subset]"""
+        return float((self.normalised - predicted).abs().mean())
 
-def _r2_over_pairs(logit_diffs: Tensor, total: Tensor, predicted: Tensor) -> Interval:
-    """R2 of normalised effects [subset], with its interval over pairs. logit differences: [subset, example]"""
-    weights = resampling_weights(len(total)).T
-    low, high = percentile_interval(_r2((weights @ logit_diffs.T) / (weights @ total)[:, None], predicted))
-    value = _r2(logit_diffs.mean(dim=-1) / total.mean(), predicted)
-    return Interval(float(value), float(low), float(high), len(total))
+    def r2(self, predicted: Tensor) -> Interval:
+        """R2 of predictions [subset], with its bootstrap interval over pairs."""
+        weights = resampling_weights(len(self.total_effect)).T
+        resampled = (weights @ self.effects.T) / (weights @ self.total_effect)[:, None]
+        low, high = percentile_interval(_r2(resampled, predicted))
+        return Interval(float(_r2(self.normalised, predicted)), float(low), float(high), len(self.total_effect))
 
 
 def _r2(measured: Tensor, predicted: Tensor) -> Tensor:
     """Share of the variance of what was measured [..., subset] that is predicted [subset]."""
     spread = (measured - measured.mean(dim=-1, keepdim=True)).square().sum(dim=-1)
     return 1 - (measured - predicted).square().sum(dim=-1) / spread
+
+
+def _run_subsets(setting: Setting, switches: Tensor, subsets: Tensor) -> _SubsetRuns:
+    """Run the model with the groups of each subset kept and the others ablated. subsets: [row, group]"""
+    model, graph = setting.model, setting.graph
+    # Sorted by `unique`: subsets that begin alike follow each other, and the engine shares the runs of beginnings.
+    rows, which = subsets.unique(dim=0, return_inverse=True)
+    circuits = [graph.empty(), graph.full(), *(Circuit(graph, ~switches[~row].any(dim=0)) for row in rows)]
+    logit_diffs = torch.empty(len(circuits), len(setting), dtype=torch.float64)
+    batches = setting.batches()
+    with progress_bar("running subsets", len(circuits) * len(batches)) as bar:
+        for batch in batches:
+            engine = SparseEngine(model, setting.intervention(batch))
+            metric = residual_values(model, batch.pairs, setting.value)
+            examples = slice(batch.first, batch.first + len(batch.pairs))
+            for row, circuit in enumerate(circuits):
+                logit_diffs[row, examples] = metric(engine.residual(circuit)).cpu()
+                bar.advance()
+    logit_diffs -= logit_diffs[0].clone()
+    return _SubsetRuns(logit_diffs[2:][which], check_total_effect(logit_diffs[1]))

@@ -228,5 +228,5 @@ def _effects(setting: Setting, circuit: Circuit | None = None) -> dict[str, floa
         whole = Receivers(setting, batch)
         changed = whole if circuit is None else Receivers(setting, batch, circuit)
         of_senders = [float((whole.gradient(i) * changed.delta[i]).sum(dtype=torch.float64)) for i in senders]
-        effects += torch.tensor([*of_senders, float((changed.logit_diffs[0] - whole.logit_diffs[1]).sum())])
+        effects += torch.tensor([*of_senders, float(changed.total_effect.sum())])
     return dict(zip(setting.graph.nodes, effects.tolist(), strict=True))

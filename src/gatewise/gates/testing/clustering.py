@@ -1,68 +1,77 @@
 """Groups of edges for one receiver: edges with the same partners belong together.
 
-The rows of partners P and Q (`logic.telescoping`), exact and on the search pairs, say with whom each edge interacts.
-Within an AND of two groups P is 0, and all members of a group have the other group as partners: their rows point the
-same way. Rows are joined, the most alike first, until none are alike any more; edges without partners stay out.
+The partners of an edge are the senders with whom its Ns and Dn effects come to differ (`partners`). Within an AND of
+two groups the members of one group have no partners among themselves, and all of them have the other group: their rows
+of partner shares point the same way. So rows are clustered by their cosine, the most alike first, until none are alike
+any more (average linkage); edges without partners stay out.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gatewise.engine.patching.node_patching import Batches
-from gatewise.gates.testing.candidates import MOST_GROUPS
-from gatewise.gates.testing.partners import draw_orders, worth_changes
+from gatewise.gates.testing.candidates import MOST_GROUPS, edges_into
+from gatewise.gates.testing.partners import draw_orders, exact_partners, sender_masks, single_edges
 
-ALIKE = 0.4  # cosine of two rows of partners from which on they are one group
-_SILENT = 0.1  # of the largest row: smaller ones have no partner
-_ROUNDING = 1e-4  # of the logit difference: nothing smaller is looked at
-MOST_EDGES = 16  # of a receiver whose rows are compared; all its other edges move as one group
+ALIKE = 0.4  # cosine of two rows of partner shares from which on they are one group
+MOST_EDGES = 16  # of a receiver whose rows are compared; all its other edges move together
+_SILENT = 0.1  # of the largest row's norm: smaller rows have no partner
+_ROUNDING = 1e-4  # normalised effect below which nothing is looked at
 _ORDERS = 2
 
 
-def cluster(on: Batches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor]:
-    """Up to four groups of a receiver's edges by their partners, the heaviest first.
+def cluster_by_partners(batches: Batches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor]:
+    """Put edges of a receiver into up to four groups by their partners, the group with the largest effects first.
 
-    edges: [port, sender] of bool, those to be grouped. -> such masks. Edges that are all alike, as those of a threshold
-    or a saturating sum, are dealt out to three groups (few to one each): any such groups show the gate.
+    Edges that are all alike, as those of a threshold or a saturating sum, are dealt out to three groups (few to one
+    each): any such groups show the gate.
+
+    Args:
+        batches: The search pairs.
+        node: The receiver.
+        edges: Those to be grouped. [port, sender] of bool
+        seed: Of the orders in which senders become clean.
+
+    Returns:
+        Groups as such masks; none if fewer than two edges have partners.
     """
-    chosen = edges.nonzero().tolist()
-    if len(chosen) < 2:
+    if int(edges.sum()) < 2:
         return []
-    senders = sorted({sender for _, sender in chosen})
-    masks = _all_groups(on, node, edges, senders)
-    single = torch.stack([_mask(edges, [edge]) for edge in chosen])
-    changes = worth_changes(on, node, masks, single, draw_orders(len(masks), _ORDERS, seed))
-    rows = torch.cat([one[:, : len(senders)] for one in changes], dim=1)  # whom all have as a partner tells none apart
-    weights = rows.norm(dim=1) / abs(sum(float((one.logit_diffs[0] - one.logit_diffs[1]).sum()) for one in on))
-    speaking = (weights > max(_SILENT * float(weights.max()), _ROUNDING)).nonzero().flatten().tolist()
-    if len(speaking) < 2:
+    single = single_edges(edges)
+    senders = edges.any(dim=0).nonzero().flatten().tolist()
+    movers = sender_masks(edges_into(batches.model.graph, node, batches.circuit), senders, others=True)
+    signed, sizes = exact_partners(batches, node, movers, single, draw_orders(len(movers), _ORDERS, seed))
+    # Columns of the senders only: all other edges together are a partner that every edge may have, which groups none.
+    rows = torch.cat([signed[:, : len(senders)], sizes[:, : len(senders)]], dim=1)
+    total = sum(float(receivers.total_effect.sum()) for receivers in batches)
+    weights = rows.norm(dim=1) / abs(total)
+    with_partners = (weights > max(_SILENT * float(weights.max()), _ROUNDING)).nonzero().flatten().tolist()
+    if len(with_partners) < 2:
         return []
-    found = _join(rows, speaking)
-    if len(found) == 1:
-        parts = len(found[0]) if len(found[0]) <= MOST_GROUPS else 3
-        found = [found[0][part::parts] for part in range(parts)]
-    found.sort(key=lambda group: -float(weights[group].sum()))
-    return [_mask(edges, [chosen[i] for i in group]) for group in found[:MOST_GROUPS]]
+    groups = _average_linkage(rows, with_partners)
+    if len(groups) == 1:
+        (alike,) = groups
+        parts = len(alike) if len(alike) <= MOST_GROUPS else 3
+        groups = [alike[part::parts] for part in range(parts)]
+    groups.sort(key=lambda group: -float(weights[group].sum()))
+    return [single[group].any(dim=0) for group in groups[:MOST_GROUPS]]
 
 
-def _all_groups(on: Batches, node: int, edges: Tensor, senders: list[int]) -> Tensor:
-    """What moves together: each sender in all ports, and everything else at once. [group, port, sender]"""
-    receivers = next(iter(on))
-    ports = list(receivers.ports(node))
-    kept = receivers.kept[ports]
-    found = torch.zeros(len(senders) + 1, *edges.shape, dtype=torch.bool)
-    for row, sender in enumerate(senders):
-        found[row, :, sender] = kept[:, sender]
-    found[-1] = kept & ~found[:-1].any(dim=0)
-    return found if bool(found[-1].any()) else found[:-1]
+def strongest_edges(edges: Tensor, strength: Tensor, most: int = MOST_EDGES) -> Tensor:
+    """The strongest of a receiver's edges. [port, sender] of bool; strength: [port, sender]"""
+    values = torch.where(edges, strength, -1.0).flatten()
+    chosen = torch.zeros(edges.numel(), dtype=torch.bool)
+    chosen[values.topk(min(most, int(edges.sum()))).indices] = True
+    return chosen.reshape(edges.shape)
 
 
-def _join(rows: Tensor, members: list[int]) -> list[list[int]]:
-    """Join the two most alike groups until no two are alike: mean cosine between the rows of both."""
+def _average_linkage(rows: Tensor, members: Sequence[int]) -> list[list[int]]:
+    """Join the two groups with the largest mean cosine between their rows, until no two are alike."""
     unit = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-300)
     cosine = unit @ unit.T
     groups = [[member] for member in members]
@@ -72,21 +81,5 @@ def _join(rows: Tensor, members: list[int]) -> list[list[int]]:
         if max(alike) < ALIKE:
             break
         i, j = pairs[alike.index(max(alike))]
-        groups[i] = groups[i] + groups.pop(j)
+        groups[i] += groups.pop(j)
     return groups
-
-
-def _mask(edges: Tensor, members: list[list[int]]) -> Tensor:
-    found = torch.zeros_like(edges)
-    for port, sender in members:
-        found[port, sender] = True
-    return found
-
-
-def strongest_edges(receivers_edges: Tensor, strength: Tensor, most: int = MOST_EDGES) -> Tensor:
-    """The strongest of a receiver's edges. [port, sender] of bool each; strength: [port, sender]"""
-    values = torch.where(receivers_edges, strength, -1.0).flatten()
-    count = min(most, int(receivers_edges.sum()))
-    found = torch.zeros(receivers_edges.numel(), dtype=torch.bool)
-    found[values.topk(count).indices] = True
-    return found.reshape(receivers_edges.shape)

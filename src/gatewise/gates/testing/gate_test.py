@@ -1,23 +1,25 @@
-"""Gates where they are: how groups of edges into one node act together, at the node and in the whole model.
+"""The test of one gate: how groups of edges into one node act together, at the node and in the whole model.
 
-The receiver is a node; the groups are disjoint groups of edges into any of its ports, and the rest of its edges. With
-the edges of a set S of groups clean and all others corrupted, the receiver B puts out B(S), and
+`test_gate` goes four steps:
 
-    v(S) = mean over pairs of  gbar . (B(S) - B(none))   /   mean over pairs of the logit difference's difference
-    between the runs
+1. `candidates.read_candidate`: the receiver (a node) and two to four disjoint groups of edges into any of its ports.
+2. `measurement.measure_tables`: the effect of the receiver for every set of groups that carry clean outputs while all
+   other edges carry corrupted ones. The table of a gate.
+3. `GateTest`: the table in one context, which is what the rest of the receiver's edges carry: corrupted outputs in all
+   rows, clean ones in all rows (effects then count from there), or the rest is one more operand. Divided by the total
+   effect it is a table of normalised effects v(S), from which `harsanyi` has interactions, gate indices and the label.
+   Intervals and the label's confidence come from resampling pairs, numerator and denominator together.
+4. `confirm_tests`: the strongest interaction once more *end to end*, on the true logit difference with the receiver's
+   output put into the whole model. It is confirmed if it has the same sign and an interval without 0, both with the
+   rest of the model clean and with it corrupted.
 
-is what that is worth (`engine.receivers`). The rest is corrupted in all rows, clean in all rows (and then v counts from
-there), or one more group named `rest`. What tables mean is in `logic.harsanyi_interactions`. Two nodes on one path
-also fail together; groups of one receiver are parallel inputs, so that a gate is never a path.
-
-*Confirmed* is the strongest interaction if the same sum over the true logit difference, with B(S) put into the whole
-model, has the same sign and an interval without 0: with the rest of the model clean, and with it corrupted.
+Two nodes on one path also fail together. Groups of one receiver are parallel inputs, so that a gate is never a path.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,127 +31,150 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.display import card
-from gatewise.engine.patching.node_patching import LOGITS, Batches, Receivers, Side
-from gatewise.engine.setting import AnyMetric, Data, Setting
-from gatewise.errors import GatewiseError
+from gatewise.engine.patching.node_patching import Batches, Side
+from gatewise.engine.setting import Data, Setting
 from gatewise.gates.labels import GroupGate
 from gatewise.gates.testing import harsanyi
-from gatewise.gates.testing.candidates import REST, Candidate, Groups, Rest, read_gate
+from gatewise.gates.testing.candidates import REST, Candidate, Groups, Rest, read_candidate
+from gatewise.gates.testing.measurement import SIDES, end_to_end_interaction, gate_setting, measure_tables
 from gatewise.models.model import Model
 from gatewise.statistics import Interval, joint_sign_flip_p, percentile_interval, resampling_weights
-from gatewise.tasks import Task
-from gatewise.tasks.pairs import Pairs
 
-Names = frozenset[str]
-SIDES: tuple[Side, ...] = ("clean", "corrupted")
-FLOOR = 0.01  # of the logit difference
-EDGE_FLOOR = 0.005  # of the logit difference, for single edges, which are smaller than groups
+Names = frozenset[str]  # a set of operands
+FLOOR = 0.01  # normalised effect below which nothing is decided
+EDGE_FLOOR = 0.005  # the same for single edges, which are smaller than groups
 RESAMPLES = 2_000
-FEWEST = 8  # pairs that an interval needs
-_Value = TypeVar("_Value")
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """An interaction at the receiver, and the same on the true logit difference with the rest of the model on one
-    side."""
+    """An interaction at the receiver, and the same end to end, with the rest of the model on either side."""
 
     members: Names
     at_receiver: Interval
-    on_logit_diff: Mapping[Side, Interval]
+    end_to_end: Mapping[Side, Interval]
 
-    def __getitem__(self, side: Side) -> bool:
-        """Whether it stands with the rest of the model on this side."""
-        found = self.on_logit_diff[side]
-        return found.without_zero and self.at_receiver.without_zero and found.value * self.at_receiver.value > 0
+    def holds(self, side: Side) -> bool:
+        """Whether it is confirmed with the rest of the model on this side.
+
+        Args:
+            side: "clean" or "corrupted".
+
+        Returns:
+            True if both intervals are without 0, and have the same sign.
+        """
+        interval = self.end_to_end[side]
+        return interval.without_zero and self.at_receiver.without_zero and interval.value * self.at_receiver.value > 0
 
     def __bool__(self) -> bool:
-        return all(self[side] for side in self.on_logit_diff)
+        return all(map(self.holds, self.end_to_end))
 
     def to_json(self) -> dict[str, Any]:
-        sides: dict[str, Any] = {
-            side: _plain(found) | {"significant": self[side]} for side, found in self.on_logit_diff.items()
-        }
-        return {"set": sorted(self.members), "at_receiver": _plain(self.at_receiver), **sides}
+        """Return plain data.
+
+        Returns:
+            Names of the operands, and the intervals at the receiver and for each side.
+        """
+        sides = {side: _plain(span) | {"significant": self.holds(side)} for side, span in self.end_to_end.items()}
+        return {"set": sorted(self.members), "at_receiver": _plain(self.at_receiver)} | sides
+
+
+@dataclass(frozen=True)
+class GateIntervals:
+    """95 % bootstrap intervals over pairs, with the keys that the properties of the same name of `GateTest` have."""
+
+    effects: Mapping[Names, Interval]
+    interactions: Mapping[Names, Interval]
+    ns: Mapping[str, Interval]
+    dn: Mapping[str, Interval]
+    gamma: Mapping[str, Interval]
 
 
 @dataclass(frozen=True, eq=False)
 class GateTest:
-    """How groups of edges act together on one receiver. Shares of the logit difference; sets are frozensets of group
-    names."""
+    """How groups of edges act together on one receiver: a table of effects, and what it says.
+
+    All effects are normalised: divided by the difference of the logit difference between the clean and corrupted run.
+    """
 
     receiver: str
-    groups: Mapping[str, tuple[str, ...]]
+    groups: Mapping[str, tuple[str, ...]]  # name -> edges
     rest: Rest
-    table: Tensor  # [set of groups and then the rest, example], what it is worth in units of the logit difference
-    total: Tensor  # [example], difference of the logit difference between the two runs
-    confirmed: Confirmation | None = None
+    table: Tensor  # [set of groups and then the rest, example], effects in units of the logit difference
+    total_effect: Tensor  # [example], clean minus corrupted logit difference
     floor: float = FLOOR
     resamples: int = RESAMPLES
+    confirmed: Confirmation | None = None  # None: not looked for in the whole model
+    significant: bool | None = None  # among all tests made with it, see `test_gates`; None: tested alone
 
     @property
-    def all_groups(self) -> tuple[str, ...]:
+    def operands(self) -> tuple[str, ...]:
+        """Names of the groups, and `rest` if the rest of the receiver's edges is one more operand."""
         return (*self.groups, REST) if self.rest == "group" else tuple(self.groups)
 
-    @cached_property
-    def _rows(self) -> Tensor:
-        """The table of this context. [example, set]"""
-        return in_context(self.table, len(self.groups), self.rest).T
+    # From the table to normalised effects, as an estimate and in every resample
 
     @cached_property
-    def _values(self) -> Tensor:
-        return self._rows.mean(dim=0) / self.total.mean()
+    def _table(self) -> Tensor:
+        """The table in this context. [set of operands, example]"""
+        return table_in_context(self.table, self.rest)
+
+    def _estimate(self, table: Tensor) -> Tensor:
+        """Normalised effects, a ratio of means over pairs. [row, example] -> [row]"""
+        return table.mean(dim=-1) / self.total_effect.mean()
+
+    def _resample(self, table: Tensor) -> Tensor:
+        """The same for every bootstrap resample of the pairs. [row, example] -> [resample, row]"""
+        weights = resampling_weights(len(self.total_effect), self.resamples).T
+        return (weights @ table.T) / (weights @ self.total_effect)[:, None]
 
     @cached_property
-    def _drawn(self) -> Tensor:
-        """The table in every resample. [resample, set]"""
-        return self._resampled(self._rows)
-
-    def _resampled(self, rows: Tensor) -> Tensor:
-        """Shares of the logit difference in every resample. rows: [example, set] -> [resample, set]"""
-        weights = resampling_weights(len(self.total), self.resamples)
-        return (weights.T @ rows) / (weights.T @ self.total)[:, None]
-
-    def _by_set(self, values: Iterable[_Value]) -> dict[Names, _Value]:
-        return {_names(self.all_groups, bits): value for bits, value in enumerate(values) if bits}
-
-    def _by_group(self, values: Iterable[_Value]) -> dict[str, _Value]:
-        return dict(zip(self.all_groups, values, strict=True))
+    def _effects(self) -> Tensor:
+        return self._estimate(self._table)
 
     @cached_property
-    def values(self) -> dict[Names, float]:
-        """v of every set of groups."""
-        return self._by_set(self._values.tolist())
+    def _resampled_effects(self) -> Tensor:
+        return self._resample(self._table)
+
+    # What the table says
 
     @cached_property
-    def harsanyi_interactions(self) -> dict[Names, float]:
-        """What every set is worth beyond its subsets; they sum to v(all)."""
-        return self._by_set(harsanyi.harsanyi_interactions(self._values).tolist())
+    def effects(self) -> dict[Names, float]:
+        """Normalised effect v(S) of every set of operands being clean."""
+        return self._by_set(self._effects)
+
+    @cached_property
+    def interactions(self) -> dict[Names, float]:
+        """Harsanyi interaction of every set: its effect beyond that of its subsets. They sum to v(all)."""
+        return self._by_set(harsanyi.interactions(self._effects))
 
     @cached_property
     def ns(self) -> dict[str, float]:
-        return self._by_group(harsanyi.ns_effects(self._values).tolist())
+        """Ns effect of each operand: lost if only this one is noised."""
+        return self._by_operand(harsanyi.ns_effects(self._effects))
 
     @cached_property
     def dn(self) -> dict[str, float]:
-        return self._by_group(harsanyi.dn_effects(self._values).tolist())
+        """Dn effect of each operand: restored if only this one is denoised."""
+        return self._by_operand(harsanyi.dn_effects(self._effects))
 
     @cached_property
     def gamma(self) -> dict[str, float]:
-        """Gate index of every group: 1 AND, -1 OR, 0 ADDER; NaN if neither of its effects is above the floor."""
-        ns, dn = harsanyi.ns_effects(self._values), harsanyi.dn_effects(self._values)
-        return self._by_group(harsanyi.gate_index(ns, dn, self.floor).tolist())
+        """Gate index of each operand: 1 AND, -1 OR, 0 ADDER; NaN if neither of its effects is above the floor."""
+        ns, dn = harsanyi.ns_effects(self._effects), harsanyi.dn_effects(self._effects)
+        return self._by_operand(harsanyi.gate_index(ns, dn, self.floor))
 
     @cached_property
     def partners(self) -> dict[tuple[str, str], float]:
-        """With whom a group's n - d arises: those of one group sum to it."""
-        found = harsanyi.partners(self._values).tolist()
-        names = list(enumerate(self.all_groups))
-        return {(a, b): found[i][j] for i, a in names for j, b in names if i != j}
+        """The part of an operand's Ns minus Dn effect that it has by another one: those of one operand sum to it."""
+        shares = harsanyi.partner_shares(self._effects).tolist()
+        names = list(enumerate(self.operands))
+        return {(name, other): shares[i][j] for i, name in names for j, other in names if i != j}
 
     @cached_property
     def _label(self) -> harsanyi.Label:
-        return harsanyi.label(self._values, self._drawn, self.floor)
+        return harsanyi.label(self._effects, self._resampled_effects, self.floor)
 
     @property
     def label(self) -> str:
@@ -158,111 +183,159 @@ class GateTest:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The groups that the label is about."""
-        return tuple(self.all_groups[i] for i in self._label.members)
+        """The operands that the label is about."""
+        return tuple(self.operands[i] for i in self._label.members)
 
     @cached_property
-    def intervals(self) -> dict[str, dict[Any, Interval]]:
-        """Intervals of values, Harsanyi interactions, ns, dn and gamma, each as the property of that name has them."""
-        ns, dn = harsanyi.ns_effects(self._drawn), harsanyi.dn_effects(self._drawn)
-        drawn: dict[str, dict[Any, Tensor]] = {
-            "values": self._by_set(self._drawn.unbind(-1)),
-            "harsanyi_interactions": self._by_set(harsanyi.harsanyi_interactions(self._drawn).unbind(-1)),
-            "ns": self._by_group(ns.unbind(-1)),
-            "dn": self._by_group(dn.unbind(-1)),
-            "gamma": self._by_group(harsanyi.gate_index(ns, dn).unbind(-1)),
-        }
-        return {
-            name: {key: _interval(getattr(self, name)[key], values, len(self.total)) for key, values in by_key.items()}
-            for name, by_key in drawn.items()
-        }
+    def intervals(self) -> GateIntervals:
+        """Intervals of effects, interactions, Ns and Dn effects and gate indices."""
+        effects = self._resampled_effects
+        ns, dn = harsanyi.ns_effects(effects), harsanyi.dn_effects(effects)
+        return GateIntervals(
+            effects=self._intervals(self.effects, effects[:, 1:]),
+            interactions=self._intervals(self.interactions, harsanyi.interactions(effects)[:, 1:]),
+            ns=self._intervals(self.ns, ns),
+            dn=self._intervals(self.dn, dn),
+            gamma=self._intervals(self.gamma, harsanyi.gate_index(ns, dn)),
+        )
 
     @cached_property
     def group_labels(self) -> dict[str, str]:
-        """How each group acts, by the interval of its gate index (`harsanyi_interactions.way_of_acting`)."""
-        indices = self.intervals["gamma"].items()
-        return {name: harsanyi.way_of_acting(index.value, index.low, index.high) for name, index in indices}
-
-    @property
-    def interaction(self) -> tuple[Names, Interval]:
-        """The Harsanyi interaction of two or more groups that is largest."""
-        found = {names: value for names, value in self.harsanyi_interactions.items() if len(names) > 1}
-        names = max(found, key=lambda one: abs(found[one]))
-        return names, self.intervals["harsanyi_interactions"][names]
+        """How each operand acts (AND, OR, ADDER or undecided), by the interval of its gate index."""
+        indices = self.intervals.gamma.items()
+        return {name: harsanyi.index_label(index.value, index.low, index.high) for name, index in indices}
 
     @cached_property
-    def p(self) -> float:
-        """Of all interactions being 0: flips of the signs of pairs that show one as large."""
-        found = harsanyi.harsanyi_interactions(self._rows)[:, harsanyi.interaction_sets(len(self.all_groups))]
-        return joint_sign_flip_p(found.T)
+    def _strongest(self) -> Names:
+        return max((names for names in self.interactions if len(names) > 1), key=lambda s: abs(self.interactions[s]))
+
+    @property
+    def strongest_interaction(self) -> tuple[Names, Interval]:
+        """The largest interaction of two or more operands: their names, and its interval."""
+        return self._strongest, self.intervals.interactions[self._strongest]
+
+    @property
+    def interaction_size(self) -> float:
+        """Size of the strongest interaction."""
+        return abs(self.interactions[self._strongest])
+
+    @cached_property
+    def p_value(self) -> float:
+        """Of all interactions being 0: the share of sign flips of pairs that give one as large."""
+        by_example = harsanyi.interactions(self._table.T)
+        return joint_sign_flip_p(by_example[:, harsanyi.interaction_sets(len(self.operands))].T)
 
     @property
     def conditional(self) -> bool:
-        """Whether the label is another one if the rest is on the other side."""
+        """Whether the label would be another one with the rest of the receiver's edges on the other side."""
         if self.rest == "group":
             return False
-        other = in_context(self.table, len(self.groups), "clean" if self.rest == "corrupted" else "corrupted").T
-        found = harsanyi.label(other.mean(dim=0) / self.total.mean(), self._resampled(other), self.floor)
-        decided = harsanyi.UNDECIDED not in (found.name, self.label)
-        return decided and found != self._label
+        other = table_in_context(self.table, "clean" if self.rest == "corrupted" else "corrupted")
+        label = harsanyi.label(self._estimate(other), self._resample(other), self.floor)
+        return harsanyi.UNDECIDED not in (label.name, self.label) and label != self._label
 
     @property
     def gate(self) -> GroupGate:
-        """What is kept of it beside a task's gates, the rest as one more group."""
-        values = (self.table.mean(dim=-1) / self.total.mean()).tolist()
-        return GroupGate(self.receiver, self.label, dict(self.groups), tuple(values))
+        """The gate as it is saved beside a task's gates: effects with the rest as one more operand, no intervals."""
+        return GroupGate(self.receiver, self.label, dict(self.groups), tuple(self._estimate(self.table).tolist()))
+
+    def confirmed_by(self, end_to_end: Tensor) -> GateTest:
+        """Add what the strongest interaction is in the whole model.
+
+        Args:
+            end_to_end: The same interaction on the true logit difference, in its units. [side, example]
+
+        Returns:
+            The same test with a `Confirmation`.
+        """
+        members, at_receiver = self.strongest_interaction
+        estimates = dict(zip(SIDES, self._estimate(end_to_end).tolist(), strict=True))
+        by_side = self._intervals(estimates, self._resample(end_to_end))
+        return replace(self, confirmed=Confirmation(members, at_receiver, by_side))
+
+    def _by_set(self, values: Tensor) -> dict[Names, float]:
+        """[set] -> by the names in each set but the empty one"""
+        members = harsanyi.membership(len(self.operands)).tolist()
+        names = [frozenset(name for name, inside in zip(self.operands, row, strict=True) if inside) for row in members]
+        return dict(zip(names[1:], values[1:].tolist(), strict=True))
+
+    def _by_operand(self, values: Tensor) -> dict[str, float]:
+        return dict(zip(self.operands, values.tolist(), strict=True))
+
+    def _intervals(self, estimates: Mapping[_Key, float], resampled: Tensor) -> dict[_Key, Interval]:
+        """resampled: [resample, key]; NaN where a resample has no gate index."""
+        intervals = {}
+        for (key, estimate), column in zip(estimates.items(), resampled.unbind(-1), strict=True):
+            known = column[~column.isnan()]
+            low, high = map(float, percentile_interval(known)) if len(known) else (math.nan, math.nan)
+            intervals[key] = Interval(estimate, low, high, len(self.total_effect))
+        return intervals
+
+    # How it is shown
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: sets are lists of group names, spans are [value, low, high]."""
+        """Return plain data.
+
+        Returns:
+            Sets are lists of operand names, intervals are {"value", "low", "high"}.
+        """
+        spans = self.intervals
+        table = [
+            {"set": sorted(names), "value": _plain(effect), "interaction": _plain(spans.interactions[names])}
+            for names, effect in spans.effects.items()
+        ]
+        groups = {
+            name: {"edges": list(self.groups.get(name, ())), "label": self.group_labels[name]}
+            | {"ns": _plain(spans.ns[name]), "dn": _plain(spans.dn[name]), "gamma": _plain(spans.gamma[name])}
+            for name in self.operands
+        }
         return {
             "receiver": self.receiver,
-            "groups": {name: list(edges) for name, edges in self.groups.items()},
+            "groups": groups,
             "rest": self.rest,
             "label": self.label,
             "members": list(self.members),
             "conditional": self.conditional,
-            "table": [
-                {
-                    "set": sorted(names),
-                    "value": _plain(value),
-                    "interaction": _plain(self.intervals["harsanyi_interactions"][names]),
-                }
-                for names, value in self.intervals["values"].items()
-            ],
-            "all_groups": {
-                name: {key: _plain(self.intervals[key][name]) for key in ("ns", "dn", "gamma")}
-                | {"label": self.group_labels[name]}
-                for name in self.all_groups
-            },
-            "partners": [{"of": a, "with": b, "value": value} for (a, b), value in self.partners.items()],
-            "p": self.p,
+            "table": table,
+            "partners": [{"of": name, "with": other, "value": share} for (name, other), share in self.partners.items()],
+            "p": self.p_value,
+            "significant": self.significant,
             "confirmed": None if self.confirmed is None else self.confirmed.to_json(),
-            "pairs": len(self.total),
+            "pairs": len(self.total_effect),
         }
 
     def draw(self, path: str | Path, *, title: str | None = None) -> Path:
-        """Draw the groups, the receiver and the table to a file, .svg, .pdf or .png. Gives the path."""
+        """Draw the groups, the receiver and the table.
+
+        Args:
+            path: File to write; its suffix decides the format: .svg, .pdf or .png.
+            title: Of the figure.
+
+        Returns:
+            The path.
+        """
         from gatewise.circuits.gate_drawing import DrawnGate, draw_gate
 
-        worth = {names: (one.value, one.low, one.high) for names, one in self.intervals["values"].items()}
-        groups = {name: tuple(self.groups.get(name, ())) for name in self.all_groups}
-        return draw_gate(DrawnGate(self.receiver, self.label, groups, self.group_labels, worth), path, title=title)
+        bars = {names: (span.value, span.low, span.high) for names, span in self.intervals.effects.items()}
+        groups = {name: tuple(self.groups.get(name, ())) for name in self.operands}
+        return draw_gate(DrawnGate(self.receiver, self.label, groups, self.group_labels, bars), path, title=title)
 
     def __repr__(self) -> str:
-        worth = ", ".join(f"{'+'.join(sorted(names))} {value:.2f}" for names, value in self.values.items())
-        names, found = self.interaction
-        significant = "" if self.confirmed is None else ", confirmed" if self.confirmed else ", not confirmed"
+        effects = ", ".join(f"{'+'.join(sorted(names))} {effect:.2f}" for names, effect in self.effects.items())
+        names, interval = self.strongest_interaction
+        confirmed = "" if self.confirmed is None else ", confirmed" if self.confirmed else ", not confirmed"
         return (
-            f"<{self.receiver} {self.label} of {', '.join(self.members)}: {worth}; "
-            f"{' x '.join(sorted(names))} {_short(found)}{significant}>"
+            f"<{self.receiver} {self.label} of {', '.join(self.members)}: {effects}; "
+            f"{product_text(names)} {_text(interval)}{confirmed}>"
         )
 
     def _repr_html_(self) -> str:
+        spans = self.intervals
         rows = [
-            (" ".join(sorted(names)), _short(worth), _short(self.intervals["harsanyi_interactions"][names]))
-            for names, worth in self.intervals["values"].items()
+            (" ".join(sorted(names)), _text(effect), _text(spans.interactions[names]))
+            for names, effect in spans.effects.items()
         ]
-        return card("GateTest", repr(self).strip("<>"), ("clean", "worth", "beyond its subsets"), rows)
+        return card("GateTest", repr(self).strip("<>"), ("clean", "normalised effect", "interaction"), rows)
 
 
 def test_gate(
@@ -274,192 +347,95 @@ def test_gate(
     rest: Rest = "corrupted",
     circuit: Circuit | None = None,
     confirm: bool = True,
-    floor: float = FLOOR,
-    resamples: int = RESAMPLES,
     compute: Compute | None = None,
 ) -> GateTest:
     """Test how groups of edges into one node act together.
 
-    groups: name -> edges (`m0->a23.h3<v>`), a port (`<k>` or `a23.h3<k>`: all its edges), or a list of these; two to
-    four of them, or one and more with rest="group". rest: what the node's other edges carry. circuit: test within it.
-    confirm: also on the logit difference of the whole model, which costs a run of what follows the node for each set.
+    Args:
+        model: The model.
+        data: Pairs, at least 8 of them, or a task, of which the held-out pairs are used.
+        receiver: The node that the edges go into, such as "a23.h3", "m18" or "logits".
+        groups: Name -> an edge ("m0->a23.h3<v>"), a port ("<k>" or "a23.h3<k>": all its edges), or a list of these. Two
+            to four disjoint groups, or one and more with rest="group".
+        rest: What the node's other edges carry, "corrupted" or "clean" outputs; or "group": they are one more operand.
+        circuit: Test within this circuit: edges outside it stay corrupted. By default the whole model.
+        confirm: Whether to repeat the strongest interaction on the logit difference of the whole model, which costs a
+            run of what follows the node for each set of groups.
+        compute: Where to run.
+
+    Returns:
+        The table of effects of all sets of groups, with its label, interactions, gate indices and their intervals.
+
+    Raises:
+        GatewiseError: No such receiver, port or edge; groups that overlap, are empty or have another receiver; too few
+            pairs, or pairs that the model does not tell apart.
     """
-    (found,) = interactions(
-        Setting.of(model, data, "test", compute=compute),
-        [(receiver, groups)],
-        rest=rest,
-        circuit=circuit,
-        confirm=confirm,
-        floor=floor,
-        resamples=resamples,
-    )
-    return found
+    setting = Setting.of(model, data, "test", compute=compute)
+    return run_gate_tests(setting, [(receiver, groups)], rest=rest, circuit=circuit, confirm=confirm)[0]
 
 
 test_gate.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
 
 
-def interactions(
+def run_gate_tests(
     setting: Setting,
-    asked: Sequence[tuple[str, Groups]],
+    gates: Sequence[tuple[str, Groups]],
     *,
     rest: Rest = "corrupted",
     circuit: Circuit | None = None,
     confirm: bool = True,
-    floor: float = FLOOR,
-    resamples: int = RESAMPLES,
 ) -> list[GateTest]:
-    """The same for several receivers, each with its groups, which share the runs and the gradients."""
-    setting = setting_of(setting.model, setting, circuit)
-    gates = [read_gate(setting.graph, receiver, groups, rest, circuit) for receiver, groups in asked]
-    if not gates:
+    """Do what `test_gate` does for several receivers, each with its groups, which share the runs and the gradients."""
+    setting = gate_setting(setting.model, setting, circuit)
+    candidates = [read_candidate(setting.graph, receiver, groups, rest, circuit) for receiver, groups in gates]
+    if not candidates:
         return []
-    on = Batches(setting, circuit)
-    found, total = measure(on, gates)
-    tested = [
-        (gate, GateTest(gate.receiver, gate.groups, rest, table, total, floor=floor, resamples=resamples))
-        for gate, table in zip(gates, found, strict=True)
+    batches = Batches(setting, circuit)
+    tests = measure_candidates(batches, candidates)
+    return confirm_tests(batches, candidates, tests) if confirm else tests
+
+
+def measure_candidates(batches: Batches, candidates: Sequence[Candidate]) -> list[GateTest]:
+    """Measure the tables of candidates, each in its own context."""
+    tables, total = measure_tables(batches, candidates)
+    return [
+        GateTest(candidate.receiver, candidate.groups, candidate.rest, table, total)
+        for candidate, table in zip(candidates, tables, strict=True)
     ]
-    return confirmed(on, tested) if confirm else [one for _, one in tested]
 
 
-def setting_of(
-    model: Model,
-    data: Data,
-    circuit: Circuit | None = None,
-    *,
-    metric: AnyMetric = None,
-    fewest: int = FEWEST,
-    compute: Compute | None = None,
-) -> Setting:
-    """What is tested on what; or one line about what has no meaning, before any work."""
-    setting = Setting.of(model, data, "test", metric=metric, compute=compute)
-    setting.check_circuits([] if circuit is None else [circuit])
-    if setting.ablation != "patching":
-        raise GatewiseError(f"gates are tested between two runs, and {setting.ablation} ablation has one; drop it.")
-    if len(setting) < fewest:
-        raise GatewiseError(f"an interval over pairs needs at least {fewest} of them, got {len(setting)}.")
-    return setting
+def confirm_tests(batches: Batches, candidates: Sequence[Candidate], tests: Sequence[GateTest]) -> list[GateTest]:
+    """Measure the strongest interaction of each test on the logit difference of the whole model."""
+    parts: list[list[Tensor]] = [[] for _ in tests]
+    for receivers in batches:
+        for candidate, test, of_batches in zip(candidates, tests, parts, strict=True):
+            strongest = test.strongest_interaction[0]
+            members = [i for i, name in enumerate(test.operands) if name in strongest]
+            of_batches.append(end_to_end_interaction(receivers, candidate, members))
+    return [test.confirmed_by(torch.cat(of_batches, dim=-1)) for test, of_batches in zip(tests, parts, strict=True)]
 
 
-def search_and_test(
-    model: Model,
-    data: Data,
-    test: Pairs | None,
-    circuit: Circuit | None = None,
-    compute: Compute | None = None,
-) -> tuple[Setting, Setting]:
-    """The pairs to search on, and held-out ones: those given, those of the task, or the second half."""
-    if isinstance(data, Task) and test is None:
-        test = data.test
-    whole = Setting.of(model, data, "train", compute=compute)
-    middle = len(whole) // 2
-    parts = (whole[:middle], whole[middle:]) if test is None else (whole, whole.with_pairs(test))
-    return setting_of(model, parts[0], circuit), setting_of(model, parts[1], circuit)
+def table_in_context(table: Tensor, rest: Rest) -> Tensor:
+    """The rows of a table [set, example] that a context leaves.
 
-
-def measure(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:
-    """Worth of all sets of groups of gates [set, example] each, and the logit difference's difference between runs
-    [example]."""
-    found, total = worth(on, gates)
-    return found, checked_total(total)
-
-
-def checked_total(total: Tensor) -> Tensor:
-    """Refuse pairs whose logit difference does not differ between the runs. [example]"""
-    if not tells_apart(total):
-        raise GatewiseError(
-            f"the logit difference differs by {float(total.mean()):.2g} between the clean and the corrupted run on "
-            f"average, so "
-            f"that shares of it mean nothing. Use pairs that the model tells apart."
-        )
-    return total
-
-
-def worth(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor]:
-    """The same, whether or not the logit difference differs. Gates of one receiver share the sets that they have in
-    common."""
-    by_node: dict[int, list[int]] = {}
-    for place, gate in enumerate(gates):
-        by_node.setdefault(gate.node, []).append(place)
-    found: list[list[Tensor]] = [[] for _ in gates]
-    totals = []
-    for receivers in on:
-        for node, places in by_node.items():
-            rows = [gates[place].rows(range(1 << len(gates[place].masks))) for place in places]
-            values = receivers.values(node, *(torch.cat(some) for some in zip(*rows, strict=True))).cpu()
-            for place, part in zip(places, values.split([len(some[0]) for some in rows]), strict=True):
-                found[place].append(part)
-        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
-    return [torch.cat(parts, dim=-1) for parts in found], torch.cat(totals)
-
-
-def tells_apart(total: Tensor) -> bool:
-    """Whether the logit difference differs between the runs on average, so that shares of it mean something."""
-    return math.isfinite(float(total.mean())) and float(total.mean().abs()) >= 1e-6
-
-
-def in_context(table: Tensor, groups: int, rest: Rest) -> Tensor:
-    """The sets of a table [set, example] that a context leaves, from what the rest alone is worth."""
+    The rest of the receiver's edges is the last bit of a set: sets without it come first, then those with it. With a
+    clean rest, effects count from what the rest does alone.
+    """
     if rest == "group":
         return table
-    without, with_rest = table.reshape(2, 1 << groups, -1).unbind()
-    return without if rest == "corrupted" else with_rest - with_rest[:1]
+    without_rest, with_rest = table.chunk(2)
+    return without_rest if rest == "corrupted" else with_rest - with_rest[:1]
 
 
-def confirmed(on: Batches, tested: Sequence[tuple[Candidate, GateTest]]) -> list[GateTest]:
-    """The same interactions, with what the largest Harsanyi interaction of each becomes on the logit difference of the
-    whole model."""
-    contrasts = [_contrast(gate, found) for gate, found in tested]
-    logit_diffs: list[list[Tensor]] = [[] for _ in tested]  # [side, example] of each batch
-    for receivers in on:
-        for contrast, parts in zip(contrasts, logit_diffs, strict=True):
-            parts.append(contrast(receivers).cpu())
-    results = []
-    for (_, found), parts in zip(tested, logit_diffs, strict=True):
-        names, at_receiver = found.interaction
-        values = torch.cat(parts, dim=-1).T
-        shares, drawn = values.mean(dim=0) / found.total.mean(), found._resampled(values)
-        count = len(found.total)
-        by_side = {side: _interval(float(shares[i]), drawn[:, i], count) for i, side in enumerate(SIDES)}
-        results.append(replace(found, confirmed=Confirmation(names, at_receiver, by_side)))
-    return results
+def product_text(names: Iterable[str]) -> str:
+    """A set of operands that interact: K x V."""
+    return " x ".join(sorted(names))
 
 
-def _contrast(gate: Candidate, found: GateTest) -> Callable[[Receivers], Tensor]:
-    """The sum behind the largest Harsanyi interaction, on the true logit difference. -> [side, example]"""
-    names = found.interaction[0]
-    members = [i for i, name in enumerate(found.all_groups) if name in names]
-    sets = [sum(1 << member for j, member in enumerate(members) if bits >> j & 1) for bits in range(1 << len(members))]
-    if found.rest == "clean":
-        sets = [bits | 1 << len(gate.groups) for bits in sets]
-    signs = torch.tensor([(-1.0) ** (len(members) - bits.bit_count()) for bits in range(1 << len(members))]).double()
-
-    def contrast(receivers: Receivers) -> Tensor:
-        rows = gate.rows(sets)
-        if gate.node == LOGITS:  # what is put into the logits is the logit difference
-            return (signs @ receivers.values(gate.node, *rows).cpu()).expand(len(SIDES), -1)
-        outputs = receivers.outputs(gate.node, *rows)
-        logit_diffs = [receivers.logit_diffs_with(gate.node, outputs, side) for side in SIDES]
-        return torch.stack([signs @ values.cpu() for values in logit_diffs])
-
-    return contrast
+def _text(interval: Interval) -> str:
+    return f"{interval.value:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
 
 
-def _names(names: Sequence[str], bits: int) -> Names:
-    return frozenset(name for i, name in enumerate(names) if bits >> i & 1)
-
-
-def _interval(value: float, drawn: Tensor, count: int) -> Interval:
-    known = drawn[~drawn.isnan()]
-    low, high = map(float, percentile_interval(known)) if len(known) else (math.nan, math.nan)
-    return Interval(value, low, high, count)
-
-
-def _short(found: Interval) -> str:
-    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-
-
-def _plain(found: Interval) -> dict[str, float | None]:
-    values = {"value": found.value, "low": found.low, "high": found.high}
+def _plain(interval: Interval) -> dict[str, Any]:
+    values = {"value": interval.value, "low": interval.low, "high": interval.high}
     return {key: value if math.isfinite(value) else None for key, value in values.items()}

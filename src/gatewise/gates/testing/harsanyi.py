@@ -1,16 +1,18 @@
-"""The arithmetic of gates: tables of what every set of groups is worth, and what they look like.
+"""The arithmetic of gates: what a table of effects says about the operands behind it.
 
-A table v of k groups is a tensor [..., 2^k]: entry s is the worth of the set whose members are the bits of s, and
-entry 0 is 0. Any number of tables (of receivers, of resamples) is read at once.
+The *operands* of a gate are groups of edges into its receiver, and maybe the rest of the receiver's edges. A *table* of
+k operands is a tensor [..., 2^k]: entry S, read as bits, is the normalised effect v(S) of the receiver with exactly the
+operands of S clean, so that entry 0 is 0. Leading dimensions hold any number of tables (of receivers, of resamples).
 
-    Harsanyi interactions      a(S) = sum over T in S of (-1)^(|S|-|T|) v(T)
-    Ns effect      n_i  = v(all) - v(all without i)           Dn effect  d_i = v({i})
-    gate index     gamma_i = (|n_i| - |d_i|) / (|n_i| + |d_i|)    1 AND, -1 OR, 0 ADDER
-    partners       P(i, j) = sum over S with i and j of a(S) / (|S| - 1);    sum over j of P(i, j) = n_i - d_i
+    interaction     a(S) = sum over T in S of (-1)^(|S|-|T|) v(T)       Harsanyi's dividend: the Möbius transform of v
+    Ns effect       n_i = v(all) - v(all without i)                     lost if only operand i is noised
+    Dn effect       d_i = v({i})                                        restored if only operand i is denoised
+    gate index      gamma_i = (|n_i| - |d_i|) / (|n_i| + |d_i|)         1 AND, -1 OR, 0 ADDER
+    partner share   P(i, j) = sum over S with i and j of a(S) / (|S| - 1)      sum over j of P(i, j) = n_i - d_i
 
-A table's *label* is the nearest template, both divided by the largest |v|, either sign: how far off a template is, is
-the entry that it gets most wrong. An ADDER has no table of its own: it is wrong by how far v(S) is from the sum of what
-the members of S are worth alone. Templates may leave groups out (`members` are those that take part).
+A table's *label* is the nearest template, both divided by the largest |v|, of either sign; the distance to a template
+is the error at the entry that it gets most wrong. An ADDER has no table of its own: its error is how far v(S) is from
+the sum of the Dn effects of the members of S. Templates may leave operands out (`members` are those that take part).
 """
 
 from __future__ import annotations
@@ -24,155 +26,167 @@ from functools import cache
 import torch
 from torch import Tensor
 
-TOLERANCE = 0.25  # by which a template may be off, in shares of the largest |v|
+TOLERANCE = 0.25  # error at which a template still fits, as a share of the largest |v|
 ADDER, MIXED, UNDECIDED = "ADDER", "mixed", "undecided"
-_TWICE = 1 / 3  # gate index at which one effect is twice the other
+_TWICE = 1 / 3  # gate index at which one effect is twice the other: (2 - 1) / (2 + 1)
+_TINY = 1e-300
 
 
-def all_groups(table: Tensor) -> int:
+def operand_count(table: Tensor) -> int:
+    """Number of operands of a table of 2^k entries."""
     return table.shape[-1].bit_length() - 1
 
 
-def harsanyi_interactions(table: Tensor) -> Tensor:
-    """What every set is worth beyond its subsets. [..., set]"""
-    found = table.clone()
+def bits_of(sets: Sequence[int], count: int) -> Tensor:
+    """Which of `count` operands each set has. [set, operand] of bool"""
+    return torch.tensor([[bits >> i & 1 for i in range(count)] for bits in sets], dtype=torch.bool)
+
+
+@cache
+def membership(count: int) -> Tensor:
+    """The same of all sets, in the order of a table. [set, operand] of bool"""
+    return bits_of(range(1 << count), count)
+
+
+def subsets(members: Sequence[int]) -> list[int]:
+    """All sets of these operands as bits, the empty one first."""
+    sets = [0]
+    for member in members:
+        sets += [bits | 1 << member for bits in sets]
+    return sets
+
+
+def interactions(table: Tensor) -> Tensor:
+    """Harsanyi interactions: the effect of every set beyond that of its subsets. [..., set]"""
+    transformed = table.clone()
     sets = torch.arange(table.shape[-1])
-    for group in range(all_groups(table)):
-        with_group = sets[(sets >> group) & 1 == 1]
-        found[..., with_group] -= found[..., with_group ^ (1 << group)]
-    return found
+    # The fast Möbius transform: one operand after another, subtract the entry without it from the entry with it.
+    for operand in range(operand_count(table)):
+        with_operand = sets[(sets >> operand) & 1 == 1]
+        transformed[..., with_operand] -= transformed[..., with_operand ^ (1 << operand)]
+    return transformed
 
 
 def ns_effects(table: Tensor) -> Tensor:
-    """What is lost if only one group goes. [..., group]"""
+    """Effect that is lost if only one operand is noised. [..., operand]"""
     everyone = table.shape[-1] - 1
-    return table[..., everyone, None] - table[..., [everyone ^ (1 << i) for i in range(all_groups(table))]]
+    return table[..., everyone, None] - table[..., [everyone ^ (1 << i) for i in range(operand_count(table))]]
 
 
 def dn_effects(table: Tensor) -> Tensor:
-    """What each group brings alone. [..., group]"""
-    return table[..., [1 << i for i in range(all_groups(table))]]
+    """Effect of each operand alone. [..., operand]"""
+    return table[..., [1 << i for i in range(operand_count(table))]]
 
 
 def gate_index(ns: Tensor, dn: Tensor, floor: float = 0.0) -> Tensor:
-    """gamma; NaN where neither effect is above the floor."""
+    """Gate index gamma from Ns and Dn effects; NaN where neither is above the floor. Shape of both"""
     n, d = ns.abs(), dn.abs()
     return torch.where(torch.maximum(n, d) > floor, (n - d) / (n + d), torch.nan)
 
 
-def way_of_acting(index: float, low: float, high: float) -> str:
-    """AND if a group's loss is more than twice what it brings alone, OR if less than half of it, ADDER between.
+def index_label(index: float, low: float, high: float) -> str:
+    """Label one operand by the interval of its gate index.
 
-    By both ends of the interval of a gate index; undecided if they disagree, or there is no index.
+    AND if its Ns effect is more than twice its Dn effect at both ends of the interval, OR if less than half of it,
+    ADDER between; undecided if the ends disagree, or if there is no index.
     """
-    ways = {"AND" if end > _TWICE else "OR" if end < -_TWICE else ADDER for end in (low, high)}
-    return ways.pop() if len(ways) == 1 and not math.isnan(index) else UNDECIDED
+    labels = {"AND" if end > _TWICE else "OR" if end < -_TWICE else ADDER for end in (low, high)}
+    return labels.pop() if len(labels) == 1 and not math.isnan(index) else UNDECIDED
 
 
-def partners(table: Tensor) -> Tensor:
-    """P(i, j), 0 for i = j. [..., group, group]"""
-    count, shares = all_groups(table), harsanyi_interactions(table)
-    found = table.new_zeros(*table.shape[:-1], count, count)
-    for members in range(table.shape[-1]):
-        inside = [i for i in range(count) if members >> i & 1]
-        for i, j in itertools.permutations(inside, 2):
-            found[..., i, j] += shares[..., members] / (len(inside) - 1)
-    return found
+def partner_shares(table: Tensor) -> Tensor:
+    """P(i, j): the part of n_i - d_i that operand i has by operand j; 0 for i = j. [..., operand, operand]"""
+    count, values = operand_count(table), interactions(table)
+    shares = table.new_zeros(*table.shape[:-1], count, count)
+    for bits in interaction_sets(count):
+        members = [i for i in range(count) if bits >> i & 1]
+        for i, j in itertools.permutations(members, 2):
+            shares[..., i, j] += values[..., bits] / (len(members) - 1)
+    return shares
 
 
 def interaction_sets(count: int) -> list[int]:
-    """The sets of two or more of `count` groups, as bits."""
-    return [members for members in range(1 << count) if members.bit_count() > 1]
-
-
-@dataclass(frozen=True)
-class Template:
-    """A pure gate: its name, who takes part, and its table of 0 and 1."""
-
-    name: str
-    members: tuple[int, ...]
-    table: tuple[float, ...]
-
-
-@cache
-def templates(count: int) -> tuple[Template, ...]:
-    """All pure gates of up to `count` groups."""
-    found = []
-    for size in range(2, count + 1):
-        for members in itertools.combinations(range(count), size):
-            counts = _present(count, members)
-            found.append(_template("AND", members, [n == size for n in counts]))
-            found.append(_template("OR", members, [n > 0 for n in counts]))
-            found.append(_template("XOR-like", members, [n % 2 == 1 for n in counts]))
-            found += [_template(f"{m} of {size}", members, [n >= m for n in counts]) for m in range(2, size)]
-            found += _inhibiting(count, members)
-    return tuple(found)
-
-
-def _inhibiting(count: int, members: tuple[int, ...]) -> list[Template]:
-    """One member silences what the others, any of them or all of them, would give."""
-    found = []
-    for one in members:
-        others = tuple(member for member in members if member != one)
-        silent, counts = _present(count, (one,)), _present(count, others)
-        needed = {1, len(others)}
-        tables = [[n >= m and not s for n, s in zip(counts, silent, strict=True)] for m in needed]
-        found += [_template("inhibiting", members, table) for table in tables]
-    return found
-
-
-def _present(count: int, members: Sequence[int]) -> list[int]:
-    """How many of the members each set has."""
-    return [sum(bits >> member & 1 for member in members) for bits in range(1 << count)]
-
-
-def _template(name: str, members: tuple[int, ...], table: Sequence[bool]) -> Template:
-    return Template(name, members, tuple(map(float, table)))
-
-
-def nearest(tables: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest template of each table, and how far off it is. [...] each; `len(templates)` means ADDER."""
-    largest = tables.abs().amax(dim=-1, keepdim=True).clamp(min=1e-300)
-    scaled = tables / largest
-    count = all_groups(tables)
-    known = torch.tensor([template.table for template in templates(count)], dtype=scaled.dtype)
-    off = torch.minimum(_furthest(scaled, known), _furthest(scaled, -known))
-    alone = torch.tensor([[float(bits >> i & 1) for i in range(count)] for bits in range(1 << count)])
-    summed = (scaled - dn_effects(scaled) @ alone.to(scaled).T).abs().amax(dim=-1)
-    distances = torch.cat([off, summed[..., None]], dim=-1)
-    which = distances.argmin(dim=-1)
-    return which, distances.gather(-1, which[..., None])[..., 0]
-
-
-def _furthest(scaled: Tensor, known: Tensor) -> Tensor:
-    return (scaled[..., None, :] - known).abs().amax(dim=-1)
+    """The sets of two or more of `count` operands, as bits."""
+    return [bits for bits in range(1 << count) if bits.bit_count() > 1]
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a table looks like, and which groups that is about."""
+    """What a table looks like, and which operands take part in that."""
 
     name: str
     members: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Template(Label):
+    """A pure gate, with its table of 0 and 1."""
+
+    table: tuple[float, ...] = ()
+
+
+@cache
+def templates(count: int) -> tuple[Template, ...]:
+    """All pure gates of two to `count` operands."""
+    gates = []
+    for size in range(2, count + 1):
+        for members in itertools.combinations(range(count), size):
+            present = _members_present(count, members)
+            gates.append(_template("AND", members, present == size))
+            gates.append(_template("OR", members, present > 0))
+            gates.append(_template("XOR-like", members, present % 2 == 1))
+            gates += [_template(f"{m} of {size}", members, present >= m) for m in range(2, size)]
+            gates += _inhibiting(count, members)
+    return tuple(gates)
+
+
+def _inhibiting(count: int, members: tuple[int, ...]) -> list[Template]:
+    """One member silences what the others would give: any of them, or all of them together."""
+    gates = []
+    for inhibitor in members:
+        others = [member for member in members if member != inhibitor]
+        silent, present = membership(count)[:, inhibitor], _members_present(count, others)
+        gates += [_template("inhibiting", members, (present >= needed) & ~silent) for needed in {1, len(others)}]
+    return gates
+
+
+def _members_present(count: int, members: Sequence[int]) -> Tensor:
+    """How many of the members each set has. [set]"""
+    return membership(count)[:, list(members)].sum(dim=1)
+
+
+def _template(name: str, members: tuple[int, ...], table: Tensor) -> Template:
+    return Template(name, members, tuple(table.double().tolist()))
+
+
 def label(table: Tensor, resampled: Tensor, floor: float, confidence: float = 0.95) -> Label:
-    """The template of a table [set] that `confidence` of its resamples [resample, set] have, too."""
-    everyone = tuple(range(all_groups(table)))
+    """Label a table [set] by its template, if `confidence` of its resamples [resample, set] have the same one."""
+    everyone = tuple(range(operand_count(table)))
+    undecided = Label(UNDECIDED, everyone)
     if float(table.abs().max()) <= floor:
-        return Label(UNDECIDED, everyone)
-    which = _kinds(table[None])
-    same = (_kinds(resampled) == which).double().mean()
-    if float(same) < confidence:
-        return Label(UNDECIDED, everyone)
-    known = templates(all_groups(table))
-    place = int(which)
-    if place < len(known):
-        return Label(known[place].name, known[place].members)
-    return Label(ADDER if place == len(known) else MIXED, everyone)
+        return undecided
+    nearest = int(_nearest_template(table))
+    agreement = (_nearest_template(resampled) == nearest).double().mean()
+    if float(agreement) < confidence:
+        return undecided
+    pure = templates(operand_count(table))
+    if nearest < len(pure):
+        return Label(pure[nearest].name, pure[nearest].members)
+    return Label(ADDER if nearest == len(pure) else MIXED, everyone)
 
 
-def _kinds(tables: Tensor) -> Tensor:
-    """The nearest template of each table; one more than ADDER's number where none is near."""
-    which, off = nearest(tables)
-    return torch.where(off <= TOLERANCE, which, len(templates(all_groups(tables))) + 1)
+def _nearest_template(tables: Tensor) -> Tensor:
+    """Index of each table's template: one beyond the last for ADDER, two beyond where none fits. [...]"""
+    scaled = tables / tables.abs().amax(dim=-1, keepdim=True).clamp(min=_TINY)
+    count = operand_count(tables)
+    pure = torch.tensor([template.table for template in templates(count)], dtype=scaled.dtype)
+    additive = dn_effects(scaled) @ membership(count).to(scaled).T
+    # A gate may lower the logit difference as well as raise it, so templates count with either sign.
+    errors = torch.minimum(_largest_error(scaled, pure), _largest_error(scaled, -pure))
+    errors = torch.cat([errors, (scaled - additive).abs().amax(dim=-1, keepdim=True)], dim=-1)
+    return torch.where(errors.amin(dim=-1) <= TOLERANCE, errors.argmin(dim=-1), errors.shape[-1])
+
+
+def _largest_error(scaled: Tensor, pure: Tensor) -> Tensor:
+    """[..., set], [template, set] -> [..., template]"""
+    return (scaled[..., None, :] - pure).abs().amax(dim=-1)

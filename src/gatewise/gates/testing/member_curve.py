@@ -1,4 +1,4 @@
-"""How many of a receiver's edges it takes: what m of k members are worth, for every m.
+"""How many of a receiver's edges it takes: the effect of m of k members, for every m.
 
 Where members are alike, as those of a threshold or a saturating sum, single ones need not have partners, and every
 grouping shows something else. The mean of v over random subsets of size m depends on no grouping: it rises evenly for
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
-from gatewise.engine.patching.node_patching import Batches, Side
+from gatewise.engine.patching.node_patching import Side
 from gatewise.engine.setting import Data
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.candidates import read_groups
-from gatewise.gates.testing.gate_test import checked_total, setting_of
+from gatewise.gates.testing.measurement import SIDES, gate_batches, measure_tables
 from gatewise.models.model import Model
 from gatewise.statistics import Interval, ratio_interval
 
@@ -32,35 +32,36 @@ DRAWS = 16  # subsets of each size, or all if there are fewer
 
 @dataclass(frozen=True, eq=False)
 class MemberCurve:
-    """What m members are worth, mean over subsets, for m from 0 to all. Shares of the logit difference."""
+    """Normalised effect of m members, mean over subsets, for m from 0 to all."""
 
     receiver: str
     members: tuple[str, ...]
     rest: Side
     table: Tensor  # [size, example], in units of the logit difference
-    total: Tensor  # [example], difference of the logit difference between the two runs
+    total_effect: Tensor  # [example], clean minus corrupted logit difference
 
     @cached_property
-    def values(self) -> tuple[Interval, ...]:
-        return tuple(ratio_interval(row, self.total.tolist()) for row in self.table.tolist())
+    def effects(self) -> tuple[Interval, ...]:
+        """Effects of 0, 1, ... all members, with their intervals over pairs."""
+        return tuple(ratio_interval(row, self.total_effect.tolist()) for row in self.table.tolist())
 
     @property
     def needed(self) -> int:
-        """The m of the largest step: m - 1 members do least of what m do."""
-        return max(range(1, len(self.values)), key=lambda m: abs(self._step(m)))
+        """Number of members at which the effect jumps most."""
+        return max(range(1, len(self.effects)), key=lambda m: abs(self._step(m)))
 
     @property
     def sharpness(self) -> float:
-        """Share of the largest step in what all are worth: 1 for a pure `m of k`, 1 / k for an ADDER."""
-        return abs(self._step(self.needed) / self.values[-1].value)
+        """Share of the largest step in the effect of all: 1 for a pure `m of k`, 1 / k for an ADDER."""
+        return abs(self._step(self.needed) / self.effects[-1].value)
 
     def _step(self, m: int) -> float:
-        return self.values[m].value - self.values[m - 1].value
+        return self.effects[m].value - self.effects[m - 1].value
 
     def __repr__(self) -> str:
-        worth = ", ".join(f"{one.value:.2f}" for one in self.values)
+        effects = ", ".join(f"{effect.value:.2f}" for effect in self.effects)
         return (
-            f"<MemberCurve of {self.receiver}: {worth} for 0 to {len(self.members)} members; largest step at "
+            f"<MemberCurve of {self.receiver}: {effects} for 0 to {len(self.members)} members; largest step at "
             f"{self.needed}, {self.sharpness:.0%} of all>"
         )
 
@@ -77,28 +78,40 @@ def member_curve(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> MemberCurve:
-    """What 0, 1, ... all of these edges (or ports) into one node are worth together, its other edges on one side.
+    """Measure the effect of 0, 1, ... all of these edges (or ports) into one node together.
 
-    draws: random subsets of each size, of which the mean is taken; all of them if there are fewer.
+    Args:
+        model: The model.
+        data: Pairs, at least 8 of them, or a task, of which the held-out pairs are used.
+        receiver: The node that the edges go into.
+        members: Edges or ports, two or more.
+        rest: What the node's other edges carry, "corrupted" or "clean" outputs.
+        circuit: Measure within this circuit: edges outside it stay corrupted. By default the whole model.
+        draws: Random subsets of each size, of which the mean is taken; all of them if there are fewer.
+        seed: Of the subsets.
+        compute: Where to run.
+
+    Returns:
+        The curve, with intervals over pairs.
+
+    Raises:
+        GatewiseError: Fewer than two members, members of another receiver, or pairs that the model does not tell apart.
     """
-    if len(members) < 2 or draws < 1 or rest not in ("corrupted", "clean"):
+    if len(members) < 2 or draws < 1 or rest not in SIDES:
         raise GatewiseError(
             f"a curve needs two members or more, one draw or more, and rest 'corrupted' or 'clean'; got "
             f"{len(members)}, {draws} and {rest!r}."
         )
-    setting = setting_of(model, data, circuit, compute=compute)
-    gate = read_groups(setting.graph, receiver, {member: member for member in members}, circuit)
-    chosen = list(_subsets(len(members), draws, seed))
-    sets = torch.tensor([[i in some for i in range(len(members))] + [rest == "clean"] for some in chosen])
-    clean = torch.stack([gate.masks[row].any(dim=0) for row in sets])
-    of_size = torch.tensor([[len(some) == m for some in chosen] for m in range(len(members) + 1)]).double()
-    mean = of_size / of_size.sum(dim=1, keepdim=True)
-    parts, totals = [], []
-    for receivers in Batches(setting, circuit):
-        parts.append(mean @ receivers.values(gate.node, clean, sets[:, -1]).cpu())
-        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
-    table, total = torch.cat(parts, dim=-1), checked_total(torch.cat(totals))
-    return MemberCurve(gate.receiver, tuple(gate.groups), rest, table - table[:1], total)
+    batches = gate_batches(model, data, circuit, compute=compute)
+    candidate = read_groups(model.graph, receiver, {member: member for member in members}, circuit)
+    subsets = list(_subsets(len(members), draws, seed))
+    rest_bit = 1 << len(members) if rest == "clean" else 0
+    sets = [sum(1 << member for member in subset) | rest_bit for subset in subsets]
+    (effects,), total = measure_tables(batches, [candidate], sets)
+    sizes = torch.tensor([len(subset) for subset in subsets])
+    of_size = (sizes == torch.arange(len(members) + 1)[:, None]).double()
+    table = (of_size / of_size.sum(dim=1, keepdim=True)) @ effects  # [size, example]
+    return MemberCurve(candidate.receiver, tuple(candidate.groups), rest, table - table[:1], total)
 
 
 def _subsets(count: int, draws: int, seed: int) -> Iterator[tuple[int, ...]]:

@@ -1,9 +1,9 @@
-"""Truth tables: the smallest gates, two edges into one port.
+"""The smallest gates: two edges into one port, as the paper's truth tables.
 
-Every two edges of a circuit that go into one port are an `GateTest` of two groups of one edge each, measured and
-labelled as all others are (`logic.interactions`), within the circuit: what either and both are worth at their receiver.
-Each comes with the receiver's other edges clean and with them corrupted, since an AND of three or more shows only in
-the first of these contexts and an OR of three or more only in the second.
+Every two edges of a circuit that go into one port are a `GateTest` of two groups of one edge each, measured and
+labelled as all others are (`gate_test`), within the circuit. Each comes with the receiver's other edges clean and with
+them corrupted, since an AND of three or more shows only in the first of these contexts and an OR of three or more only
+in the second.
 
 Sharp gates of single edges in one port show. Gates of groups do not, nor gates across ports: one edge of many is too
 small to bend its receiver. What it costs: two edges share the rows that have none or one of them clean, so n edges of a
@@ -23,41 +23,45 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import Batches
-from gatewise.engine.setting import AnyMetric, Data
+from gatewise.engine.setting import Data
 from gatewise.gate_types import TestedLabel
-from gatewise.gates.testing.candidates import Candidate, gate_of_masks
-from gatewise.gates.testing.gate_test import EDGE_FLOOR, SIDES, GateTest, setting_of, tells_apart, worth
+from gatewise.gates.testing.candidates import Candidate, candidate_of_masks
+from gatewise.gates.testing.gate_test import EDGE_FLOOR, GateTest
 from gatewise.gates.testing.harsanyi import ADDER, UNDECIDED
+from gatewise.gates.testing.measurement import SIDES, gate_setting, has_effect, measure_tables
 from gatewise.models.model import Model
 
 _RESAMPLES = 200
 
 
 def test_edge_pairs(
-    model: Model,
-    data: Data,
-    circuit: Circuit,
-    *,
-    of: Circuit | None = None,
-    floor: float = EDGE_FLOOR,
-    metric: AnyMetric = None,
-    compute: Compute | None = None,
+    model: Model, data: Data, circuit: Circuit, *, of: Circuit | None = None, compute: Compute | None = None
 ) -> list[GateTest]:
-    """Test all pairs of edges of `of` (default: of the circuit) that go into one port, within the circuit.
+    """Test all pairs of edges that go into one port, within a circuit.
 
-    Groups are named by their senders. Each pair comes twice, the receiver's other edges clean and corrupted. There are
-    none if the circuit does nothing, so that its two runs have the same logit difference. floor: share of the circuit's
-    logit difference below which an effect decides nothing. metric: what stands in the place of the logit difference.
+    Args:
+        model: The model.
+        data: Pairs, or a task, of which the held-out pairs are used.
+        circuit: Edges outside it stay corrupted. Effects are normalised by what the circuit does.
+        of: The edges to test, by default all of the circuit.
+        compute: Where to run.
+
+    Returns:
+        Two tests for each pair of edges, the receiver's other edges clean and corrupted; groups have the names of their
+        senders. None if the circuit does nothing, so that its two runs have the same logit difference.
+
+    Raises:
+        GatewiseError: Circuits of another model, or another ablation than patching.
     """
-    setting = setting_of(model, data, circuit, metric=metric, fewest=1, compute=compute)
+    setting = gate_setting(model, data, circuit, fewest=1, compute=compute)
     setting.check_circuits([] if of is None else [of])
-    gates = list(_pairs_of_edges(setting.graph, circuit, circuit if of is None else circuit & of))
-    found, total = worth(Batches(setting, circuit), gates)
-    if not tells_apart(total):
+    candidates = list(_pairs_of_edges(setting.graph, circuit, circuit if of is None else circuit & of))
+    tables, total = measure_tables(Batches(setting, circuit), candidates, check=False)
+    if not has_effect(total):
         return []
     return [
-        GateTest(gate.receiver, gate.groups, rest, table, total, floor=floor, resamples=_RESAMPLES)
-        for gate, table in zip(gates, found, strict=True)
+        GateTest(candidate.receiver, candidate.groups, rest, table, total, EDGE_FLOOR, _RESAMPLES)
+        for candidate, table in zip(candidates, tables, strict=True)
         for rest in SIDES
     ]
 
@@ -66,28 +70,37 @@ test_edge_pairs.__test__ = False  # type: ignore[attr-defined]  # pytest would t
 
 
 def labels_by_test(tables: Sequence[GateTest]) -> dict[str, TestedLabel]:
-    """One label per edge: each pair votes with what it shows about *both* its edges.
+    """Give each edge one label, by a vote of its pairs.
 
-    That is |v(both) - v(i) - v(j)| for an interaction, and the smaller of the two effects for an ADDER. A strong edge
-    beside a stray one always looks like an ADDER; such pairs hardly count. Undecided pairs have no vote.
+    A pair votes with what it shows about *both* its edges: the size of their interaction, or for an ADDER the smaller
+    of their two effects. A strong edge beside a stray one always looks like an ADDER; such pairs hardly count.
+    Undecided pairs have no vote.
+
+    Args:
+        tables: Tests of pairs of edges, as `test_edge_pairs` gives them.
+
+    Returns:
+        Edge -> label, for the edges that were tested.
     """
     votes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for table in tables:
-        label, beyond = table.label, abs(table.harsanyi_interactions[frozenset(table.groups)])
-        weight = min(map(abs, table.dn.values())) if label == ADDER else beyond
+        label = table.label
+        weight = min(map(abs, table.dn.values())) if label == ADDER else table.interaction_size
         for (edge,) in table.groups.values():
             votes[edge][label] += 0.0 if label == UNDECIDED else weight
-    chosen = {edge: max(sorted(found), key=found.__getitem__) for edge, found in votes.items()}
-    return {edge: cast("TestedLabel", label) for edge, label in chosen.items()}
+    # Labels in alphabetical order: of equal votes the first wins, whatever the order of the pairs.
+    winners = {edge: max(sorted(of_edge), key=of_edge.__getitem__) for edge, of_edge in votes.items()}
+    return cast("dict[str, TestedLabel]", winners)
 
 
 def _pairs_of_edges(graph: Graph, circuit: Circuit, chosen: Circuit) -> Iterator[Candidate]:
     to_test = graph.matrix(chosen.mask)
     for port, node in enumerate(graph.port_sender):
-        ports = [port] if node < 0 else graph.ports_of_sender[node]
+        ports = graph.ports_of(node)
         single = {}
         for sender in to_test[port].nonzero().flatten().tolist():
-            single[graph.senders[sender]] = mask = torch.zeros(len(ports), len(graph.senders), dtype=torch.bool)
+            mask = torch.zeros(len(ports), len(graph.senders), dtype=torch.bool)
             mask[ports.index(port), sender] = True
-        for one, other in itertools.combinations(single, 2):
-            yield gate_of_masks(graph, node, {one: single[one], other: single[other]}, circuit)
+            single[graph.senders[sender]] = mask
+        for pair in itertools.combinations(single, 2):
+            yield candidate_of_masks(graph, node, {sender: single[sender] for sender in pair}, circuit)

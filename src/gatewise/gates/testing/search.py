@@ -1,21 +1,26 @@
-"""Finding gates: which groups of edges act together, in a circuit or in the whole model.
+"""Finding gates by test: which groups of edges act together, in a circuit or in the whole model.
 
-On the search pairs, receivers are looked at in two ways: their ports as groups (heads), and groups of their strongest
-edges with equal partners (heads, MLPs, logits). Those with the largest interactions are tested on held-out pairs: the
-whole table, its label and intervals; Benjamini-Hochberg over all tests; then on the logit difference of the whole
-model.
+`test_gates` goes three steps:
+
+1. Candidates, on the search pairs. Receivers are looked at in two ways: the ports of a head as groups, and groups of
+   the strongest edges that have the same partners (`clustering`; heads, MLPs and logits). Of each way the receivers
+   with the largest interactions are taken.
+2. Tests, on held-out pairs: the table of each candidate, and the p-value of all its interactions being 0. Significant
+   are those that pass Benjamini-Hochberg over all candidates and whose strongest interaction is above the floor.
+3. Confirmation of the significant ones, on the logit difference of the whole model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
 from gatewise.display import SHOWN, card
 from gatewise.engine.patching.node_patching import LOGITS, Batches
@@ -23,18 +28,10 @@ from gatewise.engine.setting import Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
 from gatewise.gates.labels import Gates
-from gatewise.gates.testing import harsanyi
-from gatewise.gates.testing.candidates import Candidate, Rest, find_node, gate_of_masks
-from gatewise.gates.testing.clustering import cluster, strongest_edges
-from gatewise.gates.testing.gate_test import (
-    FLOOR,
-    GateTest,
-    confirmed,
-    in_context,
-    measure,
-    search_and_test,
-    setting_of,
-)
+from gatewise.gates.testing.candidates import Candidate, candidate_of_masks, edges_into, find_node
+from gatewise.gates.testing.clustering import cluster_by_partners, strongest_edges
+from gatewise.gates.testing.gate_test import FLOOR, GateTest, confirm_tests, measure_candidates, product_text
+from gatewise.gates.testing.measurement import gate_batches, search_and_held_out
 from gatewise.gates.testing.partners import local_and_downstream
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
@@ -42,45 +39,48 @@ from gatewise.statistics import discoveries
 from gatewise.tasks.pairs import Pairs
 
 GroupsBy = Literal["ports", "partners"]
-GROUPINGS: tuple[GroupsBy, ...] = ("ports", "partners")
+GROUPINGS: tuple[GroupsBy, ...] = get_args(GroupsBy)
 MOST_RECEIVERS = 20  # that are tested in each way of grouping
-_CONTEXTS: tuple[Rest, ...] = ("corrupted", "clean")
-_TIE = 1e-9  # shares that differ by less are equal
+_TIE = 1e-9  # normalised effects that differ by less are equal
 _DIRECTIONS: dict[GateType, str] = {"AND": "Ns only", "OR": "Dn only", "ADDER": "both"}
-_PORT_NAMES = {"q": "Q", "k": "K", "v": "V"}
 
 
 @dataclass(frozen=True, eq=False)
 class GateTests:
-    """Gates that were tested on held-out pairs, the largest interaction first."""
+    """Gates that were tested on held-out pairs, the strongest interaction first. Iterates over the significant ones."""
 
     tested: tuple[GateTest, ...]
-    significant: tuple[bool, ...]  # for each: above the floor, and among the tests that Benjamini-Hochberg lets stand
     looked_at: int  # receivers on the search pairs
 
     @property
-    def found(self) -> tuple[GateTest, ...]:
-        """The tested ones that stand."""
-        return tuple(one for one, significant in zip(self.tested, self.significant, strict=True) if significant)
+    def significant(self) -> tuple[GateTest, ...]:
+        """The tests that are above the floor and pass Benjamini-Hochberg over all tests."""
+        return tuple(test for test in self.tested if test.significant)
 
     def __iter__(self) -> Iterator[GateTest]:
-        return iter(self.found)
+        return iter(self.significant)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.significant)
 
     def to_json(self) -> dict[str, Any]:
-        rows = [one.to_json() | {"significant": ok} for one, ok in zip(self.tested, self.significant, strict=True)]
-        return {"looked_at": self.looked_at, "tested": rows}
+        """Return plain data.
+
+        Returns:
+            All tests as `GateTest.to_json` has them, and the number of receivers that were looked at.
+        """
+        return {"looked_at": self.looked_at, "tested": [test.to_json() for test in self.tested]}
 
     def __repr__(self) -> str:
-        lines = [f"<Interactions: {len(self)} of {len(self.tested)} tested stand, {self.looked_at} receivers looked at"]
-        return "\n".join([*lines, *(f"  {one!r}" for one in self.found[:SHOWN])]) + ">"
+        summary = f"<GateTests: {len(self)} of {len(self.tested)} significant, {self.looked_at} receivers looked at"
+        return "\n".join([summary, *(f"  {test!r}" for test in self.significant[:SHOWN])]) + ">"
 
     def _repr_html_(self) -> str:
-        summary = f"{len(self)} of {len(self.tested)} tested stand"
-        rows = [(one.receiver, one.label, " x ".join(sorted(one.interaction[0])), repr(one)) for one in self.found]
-        return card("GateTests", summary, ("receiver", "label", "strongest interaction", ""), rows[:SHOWN])
+        summary = f"{len(self)} of {len(self.tested)} tested gates are significant"
+        rows = []
+        for test in self.significant[:SHOWN]:
+            rows.append((test.receiver, test.label, product_text(test.strongest_interaction[0]), repr(test)))
+        return card("GateTests", summary, ("receiver", "label", "strongest interaction", ""), rows)
 
 
 def test_gates(
@@ -93,25 +93,36 @@ def test_gates(
     groupings: Sequence[GroupsBy] = GROUPINGS,
     most: int = MOST_RECEIVERS,
     confirm: bool = True,
-    floor: float = FLOOR,
     seed: int = 0,
     compute: Compute | None = None,
 ) -> GateTests:
-    """The strongest gates of a circuit, or of the whole model, tested on held-out pairs.
+    """Search for the strongest gates of a circuit, or of the whole model, and test them on held-out pairs.
 
-    test: the held-out pairs; without them the second half of `pairs` is held out. of: only edges of this circuit are
-    put into groups, within `circuit` or the model. most: receivers that are tested for each grouping.
+    Args:
+        model: The model.
+        data: Pairs to search on, or a task, of which the train pairs are searched and the others held out.
+        circuit: Test within this circuit: edges outside it stay corrupted. By default the whole model.
+        test: The held-out pairs. Without them, those of the task, or the second half of the pairs.
+        of: Only edges of this circuit are put into groups, in `circuit` or the whole model.
+        groupings: How edges are grouped: "ports" (of heads), "partners" (edges with the same partners), or both.
+        most: Number of receivers that are tested for each grouping.
+        confirm: Whether to repeat significant interactions on the logit difference of the whole model.
+        seed: Of the orders in which senders become clean in the search for partners.
+        compute: Where to run.
+
+    Returns:
+        All tests; those that are significant by iterating.
+
+    Raises:
+        GatewiseError: Unknown groupings, fewer than 8 pairs in either half, or a circuit of another model.
     """
-    search, held_out = search_and_test(model, data, test, circuit, compute)
+    search, held_out = search_and_held_out(model, data, test, circuit, compute=compute)
     search.check_circuits([] if of is None else [of])
-    unknown = [one for one in groupings if one not in GROUPINGS]
+    unknown = [grouping for grouping in groupings if grouping not in GROUPINGS]
     if unknown or not groupings:
         raise GatewiseError(f"groupings are {', '.join(GROUPINGS)}; got {', '.join(unknown) or 'none'}.")
-    on = Batches(search, circuit)
-    gates, looked_at = _candidates(on, of, groupings, most, floor, seed)
-    if not gates:
-        return GateTests((), (), looked_at)
-    return _tested(Batches(held_out, circuit), gates, looked_at, len(gates) if confirm else 0, floor)
+    candidates, looked_at = _find_candidates(Batches(search, circuit), of, groupings, most, seed)
+    return _test(Batches(held_out, circuit), candidates, looked_at, len(candidates) if confirm else 0)
 
 
 test_gates.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
@@ -124,118 +135,124 @@ def test_receivers(
     receivers: Sequence[str],
     *,
     confirm: int = MOST_RECEIVERS,
-    floor: float = FLOOR,
     compute: Compute | None = None,
 ) -> GateTests:
-    """Test these receivers in the whole model: the ports of heads, and what each direction found of other nodes' edges.
+    """Test given receivers in the whole model: the ports of heads, and of other nodes the edges by who found them.
 
-    Nothing is searched for, so that all pairs may serve as a test. confirm: how many of the largest interactions are
-    looked for in the logit difference of the whole model.
+    Nothing is searched for, so that all pairs may serve as a test.
+
+    Args:
+        model: The model.
+        data: Pairs, or a task, of which the held-out pairs are used.
+        gates: The circuits of both directions, which group the edges of MLPs and logits: noising only, denoising only,
+            both.
+        receivers: Names of nodes.
+        confirm: How many of the largest significant interactions are repeated on the logit difference of the model.
+        compute: Where to run.
+
+    Returns:
+        All tests, of the receivers that have two groups or more.
     """
-    on = Batches(setting_of(model, data, compute=compute))
-    graph = on.model.graph
-    nodes = [find_node(graph, name) for name in receivers]
-    masks = {node: port_masks(on, node) if len(_ports(on, node)) > 1 else _by_direction(gates, node) for node in nodes}
-    several = [gate_of_masks(graph, node, groups) for node, groups in masks.items() if len(groups) > 1]
-    return _tested(on, several, len(nodes), confirm, floor) if several else GateTests((), (), len(nodes))
+    batches = gate_batches(model, data, compute=compute)
+    graph = model.graph
+    candidates = []
+    for node in [find_node(graph, name) for name in receivers]:
+        is_head = len(graph.ports_of(node)) > 1
+        groups = port_groups(graph, node, edges_into(graph, node)) if is_head else _groups_by_direction(gates, node)
+        if len(groups) > 1:
+            candidates.append(candidate_of_masks(graph, node, groups))
+    return _test(batches, candidates, len(receivers), confirm)
 
 
 test_receivers.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
 
 
-def _tested(on: Batches, gates: Sequence[Candidate], looked_at: int, confirm: int, floor: float) -> GateTests:
-    found, total = measure(on, gates)
-    tested = [
-        GateTest(gate.receiver, gate.groups, gate.rest, table, total, floor=floor)
-        for gate, table in zip(gates, found, strict=True)
-    ]
-    order = sorted(range(len(tested)), key=lambda place: -abs(tested[place].interaction[1].value))
-    gates, tested = [gates[place] for place in order], [tested[place] for place in order]
-    passed = discoveries([one.p for one in tested])
-    significant = [ok and abs(one.interaction[1].value) > floor for ok, one in zip(passed, tested, strict=True)]
-    places = [place for place, ok in enumerate(significant) if ok][:confirm]
-    for place, one in zip(places, confirmed(on, [(gates[i], tested[i]) for i in places]), strict=True):
-        tested[place] = one
-    return GateTests(tuple(tested), tuple(significant), looked_at)
+def _test(batches: Batches, candidates: Sequence[Candidate], looked_at: int, confirm: int) -> GateTests:
+    """Test candidates, mark the significant ones, and confirm the first few of those."""
+    if not candidates:
+        return GateTests((), looked_at)
+    measured = zip(candidates, measure_candidates(batches, candidates), strict=True)
+    ranked = sorted(measured, key=lambda entry: -entry[1].interaction_size)
+    # Benjamini-Hochberg: of the tests that pass, at most 5 % are expected to be of gates that are none.
+    passed = discoveries([test.p_value for _, test in ranked])
+    tests = []
+    for (_, test), passes in zip(ranked, passed, strict=True):
+        tests.append(replace(test, significant=passes and test.interaction_size > FLOOR))
+    chosen = [index for index, test in enumerate(tests) if test.significant][:confirm]
+    confirmed = confirm_tests(batches, [ranked[index][0] for index in chosen], [tests[index] for index in chosen])
+    for index, test in zip(chosen, confirmed, strict=True):
+        tests[index] = test
+    return GateTests(tuple(tests), looked_at)
 
 
-def _candidates(
-    on: Batches, of: Circuit | None, groupings: Sequence[GroupsBy], most: int, floor: float, seed: int
+def _find_candidates(
+    batches: Batches, of: Circuit | None, groupings: Sequence[GroupsBy], most: int, seed: int
 ) -> tuple[list[Candidate], int]:
     """Gates worth testing, by what the search pairs show, and how many receivers were looked at."""
-    graph = on.model.graph
-    kept = next(iter(on)).kept
-    chosen = kept if of is None else kept & graph.matrix(of.mask)
-    nodes = [node for node, ports in enumerate(graph.ports_of_sender) if ports] + [LOGITS]
-    edges = {node: chosen[_ports(on, node)] for node in nodes}
+    graph, circuit = batches.model.graph, batches.circuit
+    chosen = of if circuit is None else circuit if of is None else circuit & of
+    edges = {node: edges_into(graph, node, chosen) for node in [*range(len(graph.senders)), LOGITS]}
     edges = {node: mask for node, mask in edges.items() if int(mask.sum()) > 1}
-    gates = []
+    candidates = []
     if "ports" in groupings:
-        several = {node: mask for node, mask in edges.items() if int(mask.any(dim=1).sum()) > 1}
-        found = [gate_of_masks(graph, node, port_masks(on, node, mask), on.circuit) for node, mask in several.items()]
-        gates += _largest(on, found, most, floor)
+        by_port = {node: port_groups(graph, node, mask) for node, mask in edges.items() if len(mask) > 1}
+        candidates += _strongest_candidates(batches, by_port, most)
     if "partners" in groupings:
-        gates += _largest(on, _by_partners(on, edges, most, seed), most, floor)
-    return gates, len(edges)
+        candidates += _strongest_candidates(batches, _groups_by_partners(batches, edges, most, seed), most)
+    return candidates, len(edges)
 
 
-def _ports(on: Batches, node: int) -> list[int]:
-    graph = on.model.graph
-    return [len(graph.ports) - 1] if node == LOGITS else list(graph.ports_of_sender[node])
-
-
-def port_masks(on: Batches, node: int, edges: Tensor | None = None) -> dict[str, Tensor]:
-    """Each port of a head as a group: of these edges, or of all. [port, sender] of bool"""
+def port_groups(graph: Graph, node: int, edges: Tensor) -> dict[str, Tensor]:
+    """Each port of a head as a group, named Q, K and V, of these edges into it. [port, sender] of bool each"""
     groups = {}
-    edges = next(iter(on)).kept[_ports(on, node)] if edges is None else edges
-    for place, port in enumerate(_ports(on, node)):
+    for row, port in enumerate(graph.ports_of(node)):
         mask = torch.zeros_like(edges)
-        mask[place] = edges[place]
+        mask[row] = edges[row]
         if bool(mask.any()):
-            groups[_PORT_NAMES[on.model.graph.ports[port][-2]]] = mask
+            groups[graph.ports[port][-2].upper()] = mask  # a23.h3<k> -> K
     return groups
 
 
-def _by_direction(gates: Gates, node: int) -> dict[str, Tensor]:
-    """The edges that noising alone found, that denoising alone found, and that both did. [port, sender] of bool"""
-    graph = gates.graph
-    ports = [len(graph.ports) - 1] if node == LOGITS else list(graph.ports_of_sender[node])
-    masks = {_DIRECTIONS[kind]: graph.matrix(circuit.mask)[ports] for kind, circuit in gates.by_type.items()}
+def _groups_by_direction(gates: Gates, node: int) -> dict[str, Tensor]:
+    """The edges that noising alone found, that denoising alone found, and that both did. [port, sender] of bool each"""
+    masks = {_DIRECTIONS[kind]: edges_into(gates.graph, node, circuit) for kind, circuit in gates.by_type.items()}
     return {name: mask for name, mask in masks.items() if bool(mask.any())}
 
 
-def _by_partners(on: Batches, edges: dict[int, Tensor], most: int, seed: int) -> list[Candidate]:
-    """Groups of edges with equal partners, at the receivers in which scores differ most."""
-    arising, scores = local_and_downstream(on)
-    strength = torch.maximum(scores.abs().amax(dim=0), arising[0].abs())
-    bend = {node: float((arising[0][_ports(on, node)].abs() * mask).sum()) for node, mask in edges.items()}
-    found = []
+def _groups_by_partners(
+    batches: Batches, edges: Mapping[int, Tensor], most: int, seed: int
+) -> dict[int, dict[str, Tensor]]:
+    """Groups of edges with the same partners, at the receivers in which Ns and Dn scores come to differ most."""
+    graph = batches.model.graph
+    arising, scores = local_and_downstream(batches)
+    local = arising[0].abs()
+    strength = torch.maximum(scores.abs().amax(dim=0), local)  # [port, sender]
+    bend = {node: float((local[list(graph.ports_of(node))] * mask).sum()) for node, mask in edges.items()}
     bent = sorted(bend, key=lambda node: -bend[node])[:most]
+    groups = {}
     with progress_bar("partners", len(bent)) as bar:
         for node in bent:
-            masks = cluster(on, node, strongest_edges(edges[node], strength[_ports(on, node)]), seed)
-            if len(masks) > 1:
-                groups = {f"G{i + 1}": mask for i, mask in enumerate(masks)}
-                found.append(gate_of_masks(on.model.graph, node, groups, on.circuit))
+            strongest = strongest_edges(edges[node], strength[list(graph.ports_of(node))])
+            masks = cluster_by_partners(batches, node, strongest, seed)
+            groups[node] = {f"G{number}": mask for number, mask in enumerate(masks, 1)}
             bar.advance()
-    return found
+    return groups
 
 
-def _largest(on: Batches, gates: Sequence[Candidate], most: int, floor: float) -> list[Candidate]:
-    """The gates with the largest interactions on the search pairs, in the context in which each is larger."""
-    if not gates:
+def _strongest_candidates(batches: Batches, groups: Mapping[int, Mapping[str, Tensor]], most: int) -> list[Candidate]:
+    """The gates with the strongest interactions on the search pairs, each in the context in which it is stronger."""
+    graph = batches.model.graph
+    several = {node: masks for node, masks in groups.items() if len(masks) > 1}
+    candidates = [candidate_of_masks(graph, node, masks, batches.circuit) for node, masks in several.items()]
+    if not candidates:
         return []
-    found, total = measure(on, gates)
-    ranked = []
-    for gate, table in zip(gates, found, strict=True):
-        sizes = {rest: _size(table, total, len(gate.groups), rest) for rest in _CONTEXTS}
-        rest: Rest = "clean" if sizes["clean"] > sizes["corrupted"] + _TIE else "corrupted"
-        ranked.append((sizes[rest], replace(gate, rest=rest)))
-    ranked = sorted((one for one in ranked if one[0] > floor), key=lambda one: -one[0])
-    return [gate for _, gate in ranked[:most]]
-
-
-def _size(table: Tensor, total: Tensor, groups: int, rest: Rest) -> float:
-    """The largest Harsanyi interaction of two or more groups."""
-    values = in_context(table, groups, rest).mean(dim=-1) / total.mean()
-    return float(harsanyi.harsanyi_interactions(values)[harsanyi.interaction_sets(groups)].abs().max())
+    sized = []
+    for candidate, test in zip(candidates, measure_candidates(batches, candidates), strict=True):
+        corrupted, clean = test.interaction_size, replace(test, rest="clean").interaction_size
+        # Where the rest does nothing both are the same but for rounding, which must not choose.
+        if clean > corrupted + _TIE:
+            sized.append((clean, replace(candidate, rest="clean")))
+        else:
+            sized.append((corrupted, candidate))
+    sized.sort(key=lambda entry: -entry[0])
+    return [candidate for size, candidate in sized[:most] if size > FLOOR]

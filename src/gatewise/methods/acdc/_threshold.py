@@ -1,7 +1,7 @@
 """Which tau of ACDC keeps a number of edges: a search over searches.
 
-Few edges are kept at a high tau, and that is soon found; so taus go from high to low, along the line that log count
-against log tau roughly is.
+A high tau keeps few edges, which is soon found; so taus go from high to low, along the line that log count against log
+tau roughly is.
 """
 
 from __future__ import annotations
@@ -9,44 +9,52 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from gatewise.methods.acdc._state import Outcome
-from gatewise.methods.configs import AcdcConfig
+from gatewise.methods.acdc._checkpoint import Outcome
 
 _NEARLY_THE_SAME = 1.02  # as a ratio of taus
 _TYPICAL_POWER = 1.3  # of 1 / edges kept with which tau falls, about
 
 
-def enough(size: int, known: Mapping[float, Outcome], run: Callable[[float], Outcome], config: AcdcConfig) -> Outcome:
-    """An outcome that keeps at least `size` edges, hardly more if the allowed number of runs finds one.
+def nearest_outcome(
+    size: int,
+    outcomes: Mapping[float, Outcome],
+    search: Callable[[float], object],
+    *,
+    tolerance: float,
+    max_thresholds: int,
+) -> Outcome:
+    """Find an outcome that keeps at least `size` edges, and hardly more if the allowed number of searches finds one.
 
-    known: outcomes by tau, at least one; `run` adds to them.
+    outcomes: by tau, at least one; `search` adds to them.
     """
-    for _ in range(config.runs):
-        counts = {threshold: int(outcome.kept.sum()) for threshold, outcome in known.items()}
-        if any(size <= count <= size * (1 + config.tolerance) for count in counts.values()) or _jumps(counts, size):
+    for _ in range(max_thresholds):
+        counts = {threshold: outcome.edges for threshold, outcome in outcomes.items()}
+        near = any(size <= count <= size * (1 + tolerance) for count in counts.values())
+        if near or _leaps(counts, size):
             break
-        run(next_threshold(counts, size * (1 + config.tolerance / 2)))
-    large = [outcome for outcome in known.values() if int(outcome.kept.sum()) >= size]
-    if not large:  # even tiny thresholds keep too few: the remainder is settled by effect
-        return max(known.values(), key=lambda outcome: int(outcome.kept.sum()))
-    return min(large, key=lambda outcome: int(outcome.kept.sum()))
+        search(next_threshold(counts, size * (1 + tolerance / 2)))
+    large = [outcome for outcome in outcomes.values() if outcome.edges >= size]
+    if not large:  # even tiny thresholds keep too few: the rest is chosen by effect
+        return max(outcomes.values(), key=lambda outcome: outcome.edges)
+    return min(large, key=lambda outcome: outcome.edges)
 
 
-def _jumps(counts: Mapping[float, int], size: int) -> bool:
-    """Whether the number of edges leaps over what is wanted between two taus that are nearly the same."""
+def _leaps(counts: Mapping[float, int], size: int) -> bool:
+    """True if the number of edges leaps over the size between two taus that are nearly the same."""
     low = max((threshold for threshold, count in counts.items() if count >= size), default=math.inf)
     high = min((threshold for threshold, count in counts.items() if count < size and threshold > low), default=math.inf)
     return high < low * _NEARLY_THE_SAME
 
 
 def next_threshold(counts: dict[float, int], wanted: float) -> float:
-    """Where to look for the tau that keeps `wanted` edges: log count against log tau, roughly a falling line."""
+    """Guess the tau that keeps `wanted` edges: log count against log tau is roughly a falling line."""
     above = [threshold for threshold, count in counts.items() if count >= wanted]
     below = [threshold for threshold, count in counts.items() if count < wanted]
     if not above or not below:
         nearest, *further = sorted(above, reverse=True) if above else sorted(below)
         power = _falling(counts, nearest, further[0]) if further else _TYPICAL_POWER
         factor = math.pow(max(counts[nearest], 1) / wanted, power)
+        # At least by half, so that the search moves on; at most thirtyfold, since the line is only roughly one.
         return nearest * (min(max(factor, 1.5), 30.0) if above else max(min(factor, 1 / 1.5), 1 / 30))
     low = max(above)
     high = min((threshold for threshold in below if threshold > low), default=4 * low)
@@ -56,6 +64,6 @@ def next_threshold(counts: dict[float, int], wanted: float) -> float:
 
 
 def _falling(counts: dict[float, int], nearest: float, further: float) -> float:
-    """The power of 1 / edges kept with which tau falls, by two thresholds on one side of what is wanted."""
+    """Estimate the power of 1 / edges kept with which tau falls, by two thresholds on one side of what is wanted."""
     grown = math.log(max(counts[nearest], 1) / max(counts[further], 1))
     return min(max(math.log(further / nearest) / grown if grown else math.inf, 0.5), 5.0)

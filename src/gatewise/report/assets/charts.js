@@ -1,4 +1,4 @@
-// Curves over circuit size, the table of measures, proportions, and split labels against tested ones.
+// Curves over circuit size, the table of measures, proportions, and set-difference labels against tested ones.
 // Colours are those of the directions, never those of gates.
 const LINES = { "ns|dn": ["ink", ""], ns: ["ns", "6 4"], dn: ["dn", "2 4"], "ns+dn": ["soft", "9 3 2 3"] };
 
@@ -37,25 +37,25 @@ function curveChart(title, caption, valueOf, chance, state) {
       svg("title", {}, `random circuits: ${percent(chance(last))}`)));
   }
   const now = valueOf(data.curves[state.circuit][state.size]);
-  const said = `${caption} ${now === null ? "" : `The ${CIRCUITS[state.circuit]} circuit of ${plural(data.curves[state.circuit][state.size].edges, "edge")}: ${percent(now)}.`}`;
-  const keys = Object.entries(CIRCUITS).map(([name, text]) => el("span", {}, lineKey(ink[LINES[name][0]], LINES[name][1]), " ", text));
+  const text = `${caption} ${now === null ? "" : `The ${CIRCUITS[state.circuit]} circuit of ${plural(data.curves[state.circuit][state.size].edges, "edge")}: ${percent(now)}.`}`;
+  const keys = Object.entries(CIRCUITS).map(([name, label]) => el("span", {}, lineKey(ink[LINES[name][0]], LINES[name][1]), " ", label));
   keys.push(el("span", {}, "× random"));
-  return el("div", { class: "chart" }, el("h3", {}, title), el("p", { class: "caption" }, said), picture, el("div", { class: "keys" }, keys));
+  return el("div", { class: "chart" }, el("h3", {}, title), el("p", { class: "caption" }, text), picture, el("div", { class: "keys" }, keys));
 }
 function lineKey(colour, dash) {
   return svg("svg", { width: 26, height: 8, viewBox: "0 0 26 8", "aria-hidden": "true" },
     svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
 }
-function share(low, value, high) { return high === low ? null : (value - low) / (high - low); }
+function normalise(value, low, high) { return high === low ? null : (value - low) / (high - low); }
 
 function showCurves(state) {
   fill($("curves"),
-    curveChart("Faithful: what the circuit keeps", "Share of the logit difference between correct and incorrect answers that the circuit keeps alone.",
+    curveChart("Faithful: what the circuit keeps", "Normalised logit difference of the circuit alone: 0 % is the empty circuit, 100 % the whole model.",
       (one) => one.recovered_logit_diff,
-      (one) => (one.random ? share(one.empty.logit_diff[0], one.random.logit_diff[0], one.full.logit_diff[0]) : null), state),
-    curveChart("Complete: what is lost without it", "KL from the model once the circuit is removed, as a share of what corruption does.",
+      (one) => (one.random_circuit ? normalise(one.random_circuit.logit_diff[0], one.empty.logit_diff[0], one.full.logit_diff[0]) : null), state),
+    curveChart("Complete: what is lost without it", "Normalised KL from the model once the circuit is removed: 100 % is full corruption.",
       (one) => one.destroyed,
-      (one) => (one.random_complement ? share(0, one.random_complement.kl_to_full[0], one.empty.kl_to_full[0]) : null), state));
+      (one) => (one.random_complement ? normalise(one.random_complement.kl_to_full[0], 0, one.empty.kl_to_full[0]) : null), state));
 }
 
 function showMeasures(state) {
@@ -67,8 +67,8 @@ function showMeasures(state) {
   for (const [name, text] of Object.entries(CIRCUITS)) {
     const one = of(name);
     lines.push(line(`${text} circuit`, one.edges, one.circuit, one.complement));
-    if (last && one.random && (name === "ns|dn" || name === "ns+dn")) {
-      lines.push(line(`random (mean of ${one.random_circuits})`, one.edges, one.random, one.random_complement));
+    if (last && one.random_circuit && (name === "ns|dn" || name === "ns+dn")) {
+      lines.push(line(`random (mean of ${one.random_circuits})`, one.edges, one.random_circuit, one.random_complement));
     }
   }
   fill($("measures"),
@@ -82,30 +82,30 @@ function showMeasures(state) {
 
 // Who found the edges at the chosen size.
 function showProportions(state) {
-  const kinds = Object.keys(SPLIT), some = Object.fromEntries(kinds.map((kind) => [kind, []]));
-  for (const edge of model.edges) { const kind = foundBy(edge.id, state.size); if (some[kind]) some[kind].push(edge); }
-  const total = kinds.reduce((sum, kind) => sum + some[kind].length, 0) || 1;
+  const kinds = Object.keys(LABELS), byKind = Object.fromEntries(kinds.map((kind) => [kind, []]));
+  for (const edge of model.edges) { const kind = foundBy(edge.id, state.size); if (byKind[kind]) byKind[kind].push(edge); }
+  const total = kinds.reduce((sum, kind) => sum + byKind[kind].length, 0) || 1;
   const crossed = (edges) => (edges.length ? edges.reduce((sum, edge) => sum + edge.to.layer - edge.from.layer, 0) / edges.length : null);
   fill($("proportions"), el("h3", {}, `Who found the edges, at ${plural(data.sizes[state.size], "edge")} per direction`),
-    el("div", { class: "bar", role: "img", "aria-label": kinds.map((kind) => `${FOUND[kind]} ${percent(some[kind].length / total)}`).join(", ") },
-      kinds.map((kind) => el("span", { class: kind, width: 100 * some[kind].length / total + "%" }))),
-    el("table", {}, el("thead", {}, row("th", ["found by", "edges", "share", "ports", "layers crossed", "the split's name"])),
-      el("tbody", {}, kinds.map((kind) => row("td", [foundName(kind), some[kind].length.toLocaleString("en"), percent(some[kind].length / total),
-        new Set(some[kind].map((edge) => edge.port)).size.toLocaleString("en"), number(crossed(some[kind]), 2), SPLIT[kind]])))));
+    el("div", { class: "bar", role: "img", "aria-label": kinds.map((kind) => `${FOUND[kind]} ${percent(byKind[kind].length / total)}`).join(", ") },
+      kinds.map((kind) => el("span", { class: kind, width: 100 * byKind[kind].length / total + "%" }))),
+    el("table", {}, el("thead", {}, row("th", ["found by", "edges", "share", "receiver inputs", "layers crossed", "set-difference label"])),
+      el("tbody", {}, kinds.map((kind) => row("td", [foundName(kind), byKind[kind].length.toLocaleString("en"), percent(byKind[kind].length / total),
+        new Set(byKind[kind].map((edge) => edge.port)).size.toLocaleString("en"), number(crossed(byKind[kind]), 2), LABELS[kind]])))));
 }
 
 function showAgreement() {
-  const found = data.agreement;
-  if (!found.edges) {
-    fill($("agreement"), el("h3", {}, "The split's names against truth tables"), el("p", { class: "muted" }, "No edges were tested."));
+  const agreement = data.agreement;
+  if (!agreement.edges) {
+    fill($("agreement"), el("h3", {}, "Set-difference labels against truth tables"), el("p", { class: "muted" }, "No edges were tested."));
     return;
   }
-  const labels = TESTED.filter((label) => Object.values(found.table).some((counts) => counts[label]));
-  const lines = Object.entries(found.table).map(([type, counts]) => el("tr", {}, el("td", {}, foundName(kindOf(type)), ` (${type})`),
+  const labels = TESTED.filter((label) => Object.values(agreement.table).some((counts) => counts[label]));
+  const lines = Object.entries(agreement.table).map(([type, counts]) => el("tr", {}, el("td", {}, foundName(kindOf(type)), ` (${type})`),
     labels.map((label) => el("td", { class: label === type ? "same" : "" }, String(counts[label] || 0))),
-    el("td", {}, percent(found.share_by_type[type]))));
-  fill($("agreement"), el("h3", {}, "The split's names against truth tables"),
+    el("td", {}, percent(agreement.share_by_type[type]))));
+  fill($("agreement"), el("h3", {}, "Set-difference labels against truth tables"),
     el("table", { class: "agree" }, el("thead", {}, row("th", ["found by ↓ test →", ...labels, "agree"])), el("tbody", {}, lines)),
-    el("p", { class: "muted small" }, `${plural(found.edges, "edge")} of the largest circuits, in tables of two edges into one port; `
-      + `${found.only_split.toLocaleString("en")} without a test.`));
+    el("p", { class: "muted small" }, `${plural(agreement.edges, "edge")} of the largest circuits, in tables of two edges into one input; `
+      + `${agreement.untested.toLocaleString("en")} without a test.`));
 }

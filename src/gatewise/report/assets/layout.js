@@ -1,5 +1,5 @@
 // Where things stand: layers along one axis, heads and the MLP along the other. Left to right, or upwards on narrow screens.
-// level: "ports" (edges arrive at q, k or v, nodes are of one size) or "nodes" (their middle; nodes as large as their worth).
+// level: "ports" (edges arrive at q, k or v, nodes are of one size) or "nodes" (their middle; nodes as large as their effect).
 function makeLayout(width, height, level) {
   const upwards = width < 620, sublayers = data.graph.sublayers;
   const heads = Math.max(...sublayers.map((sublayer) => sublayer.nodes.length), 1);
@@ -26,9 +26,9 @@ function makeLayout(width, height, level) {
     const lane_ = laneOf(node);
     return { ...place(node.layer + shift, lane_), lane: lane_, pill: node.kind === "output" || node.name === "input" };
   });
-  const worth = (node) => Math.abs((data.nodes && data.nodes.worth[node.name]) || 0);
-  const most = Math.max(...model.nodes.map(worth)) || 1, largest = Math.max(radius, Math.min(lane * 0.4, step * 0.6, 16));
-  const radii = model.nodes.map((node) => (level === "nodes" ? radius * 0.7 + (largest - radius * 0.7) * Math.sqrt(worth(node) / most) : radius));
+  const effect = (node) => Math.abs(data.nodes.effect[node.name] || 0);
+  const most = Math.max(...model.nodes.map(effect)) || 1, largest = Math.max(radius, Math.min(lane * 0.4, step * 0.6, 16));
+  const radii = model.nodes.map((node) => (level === "nodes" ? radius * 0.7 + (largest - radius * 0.7) * Math.sqrt(effect(node) / most) : radius));
   const laid = { upwards, width, height, step, lane, lanes, heads, radius, radii, points, place, withHeads, level };
   laid.curves = model.edges.map((edge) => curveOf(edge, laid));
   laid.beads = model.edges.map((edge) => (edge.gates.length ? beadOn(laid.curves[edge.id]) : null));

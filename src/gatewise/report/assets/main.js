@@ -123,7 +123,7 @@ function segments(box, values, name, chosen) {
 segments($("which"), { "ns|dn": [CIRCUITS["ns|dn"], "found by noising or by denoising: ns ∪ dn"], ns: [CIRCUITS.ns, "ns: edges of the clean run are given corrupted content"],
   dn: [CIRCUITS.dn, "dn: edges of the corrupted run are given clean content"], "ns+dn": [CIRCUITS["ns+dn"], "ns+dn: one search with both effects added up"] },
 "which", (value) => { state.circuit = value; updateAll(); });
-segments($("level"), { ports: ["ports", "edges arrive at q, k or v"], nodes: ["nodes", "one line between two nodes; nodes as large as what they carry"] }, "level",
+segments($("level"), { ports: ["q, k, v inputs", "edges arrive at the q, k or v input of a head"], nodes: ["nodes", "one line between two nodes; nodes as large as their normalised effect"] }, "level",
   (value) => { state.level = value; update(); graph.resize(); });
 checkboxes($("kinds"), FOUND, () => state.kinds);
 checkboxes($("ports"), Object.fromEntries(portKinds.map((kind) => [kind, PORTS[kind]])), () => state.ports);
@@ -168,7 +168,7 @@ addEventListener("hashchange", () => {
 // Search: nodes and edges of the shown circuit by name.
 let matches = [], marked_ = -1;
 function search() {
-  const wanted = $("search").value.trim().toLowerCase(), list = $("found");
+  const wanted = $("search").value.trim().toLowerCase(), list = $("matches");
   const nodes = wanted ? model.nodes.filter((node) => node.name.includes(wanted) && edgesOf(node.id).into.length + edgesOf(node.id).out.length) : [];
   const edges = wanted ? passing.filter((edge) => edge.name.includes(wanted)).sort((a, b) => b.strength - a.strength) : [];
   const starts = (node) => (node.name === wanted ? 0 : node.name.startsWith(wanted) ? 1 : 2);
@@ -183,11 +183,11 @@ function search() {
   mark();
 }
 function mark() {
-  [...$("found").children].forEach((item, i) => item.setAttribute("aria-selected", String(i === marked_)));
+  [...$("matches").children].forEach((item, i) => item.setAttribute("aria-selected", String(i === marked_)));
   if (marked_ >= 0) $("search").setAttribute("aria-activedescendant", "match-" + marked_);
   else $("search").removeAttribute("aria-activedescendant");
 }
-function closeSearch() { $("found").hidden = true; $("search").setAttribute("aria-expanded", "false"); }
+function closeSearch() { $("matches").hidden = true; $("search").setAttribute("aria-expanded", "false"); }
 function choose(i) { closeSearch(); if (matches[i]) select(matches[i].target); }
 $("search").addEventListener("input", search);
 $("search").addEventListener("focus", search);

@@ -4,7 +4,7 @@ const FOUND = { ...data.found_by, none: "neither alone" };  // who found an edge
 const KINDS = Object.keys(FOUND);
 const TESTED = data.tested_labels;
 const CIRCUITS = data.circuits;
-const SPLIT = data.split;  // what the paper's split calls these edges
+const LABELS = data.set_difference_labels;  // what the set difference of the two circuits calls these edges
 
 const model = (() => {
   const nodes = [], ports = [], byName = new Map();
@@ -21,10 +21,10 @@ const model = (() => {
   byName.set("logits", logits);
   for (const sublayer of data.graph.sublayers) {
     for (const name of sublayer.ports) {
-      const found = /^(.*?)(?:<([qkv])>)?$/.exec(name);
-      const node = byName.get(found[1]);
-      const kind = found[2] || (node.kind === "attention" ? "head" : node.kind === "output" ? "logits" : "mlp");
-      const port = { id: ports.length, name, node, kind, suffix: found[2] || "" };
+      const [, owner, input] = /^(.*?)(?:<([qkv])>)?$/.exec(name);
+      const node = byName.get(owner);
+      const kind = input || (node.kind === "attention" ? "head" : node.kind === "output" ? "logits" : "mlp");
+      const port = { id: ports.length, name, node, kind, suffix: input || "" };
       node.ports.push(port);
       ports.push(port);
     }
@@ -40,9 +40,9 @@ const model = (() => {
   gates.forEach((gate, id) => {
     gate.id = id;
     gate.node = byName.get(gate.receiver);
-    if (!gate.significant) return;  // what does not stand marks no edge
-    for (const [name, player] of Object.entries(gate.all_groups)) {
-      for (const edge of player.shown || []) edges[edge].gates.push({ gate, name, label: player.label });
+    if (!gate.significant) return;  // marks no edge
+    for (const [name, group] of Object.entries(gate.groups)) {
+      for (const edge of group.shown || []) edges[edge].gates.push({ gate, name, label: group.label });
     }
   });
   const gatesOf = nodes.map((node) => gates.filter((gate) => gate.node === node && gate.significant));

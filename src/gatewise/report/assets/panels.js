@@ -21,21 +21,23 @@ function showHeadline() {
   }));
   const gated = model.gates.some((gate) => gate.significant);
   fill($("legend"), Object.entries(MEANING).map(([kind, text]) =>
-    el("li", {}, el("span", { class: "swatch " + kind }), el("b", {}, `${FOUND[kind]}: `), text, el("span", { class: "muted" }, ` (${SPLIT[kind]} by the split)`))),
+    el("li", {}, el("span", { class: "swatch " + kind }), el("b", {}, `${FOUND[kind]}: `), text, el("span", { class: "muted" }, ` (set-difference label ${LABELS[kind]})`))),
     gated ? el("li", { class: "beads" }, el("span", { class: "bead is-and" }), el("span", { class: "bead is-or" }), el("span", { class: "bead is-adder" }), el("span", { class: "bead is-other" }),
       el("b", {}, "beads: "), "the edge takes part in a tested gate, where its group acts as ", labelName("AND"), ", ", labelName("OR"), ", ", labelName("ADDER"), " or is ", labelName("undecided"), ".") : null);
   $("legend").hidden = $("kinds").hidden = !data.directed;  // without a direction there is one circuit and no gate
   const marks = { good: "✓", note: "i", warning: "!" };
-  const remarks = (some) => some.map((one) => el("li", {},
+  const remarks = (list) => list.map((one) => el("li", {},
     el("span", { class: "mark " + one.level, role: "img", "aria-label": one.level }, marks[one.level]), el("b", {}, one.title), " ", one.text));
   fill($("doubts"), remarks(data.doubts));
   $("doubts").hidden = data.doubts.length === 0;
   fill($("trust"), remarks(data.trust));
-  fill($("steps"), data.next.map((one) => el("li", {}, one.why[0].toUpperCase() + one.why.slice(1),
-    one.command ? [":", commandLine(one.command)] : ".")));
+  fill($("steps"), data.next.map((step, i) => {
+    const text = (data.next_commands || [])[i] || step.changes;
+    return el("li", {}, step.why[0].toUpperCase() + step.why.slice(1), text ? [":", commandLine(text)] : ".");
+  }));
   $("next").hidden = data.next.length === 0;
 }
-function kindOf(type) { return Object.keys(SPLIT).find((kind) => SPLIT[kind] === type); }
+function kindOf(type) { return Object.keys(LABELS).find((kind) => LABELS[kind] === type); }
 
 function edgeFacts(edge) {
   const lines = Object.keys(data.edges.score).map((name) => {
@@ -56,7 +58,7 @@ function truthTable(table) {
   const rows = [["neither", 0], [i.from.name, table.values[0]], [j.from.name, table.values[1]], ["both", table.values[2]]];
   const verdict = table.label === "undecided" ? "undecided" : `looks like ${table.label}`, [beyond, low, high] = table.beyond;
   return el("table", { class: "truth" },
-    el("caption", {}, `${verdict} (both are worth ${number(beyond, 2)} more than the sum, ${number(low, 2)} to ${number(high, 2)}), `
+    el("caption", {}, `${verdict} (both do ${number(beyond, 2)} more than the sum, ${number(low, 2)} to ${number(high, 2)}), `
       + `all else that it reads ${table.rest}`),
     el("thead", {}, el("tr", {}, el("th", {}, "clean"), el("th", { colSpan: 2 }, "normalised effect"))),
     el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, number(value, 2)),
@@ -77,9 +79,9 @@ function describe(target, state) {
       tables.length && !edge.gates.length ? truthTable(tables[0]) : null].flat();
   }
   const node = model.nodes[target.node], { into, out } = edgesOf(target.node), gate = model.gatesOf[node.id][0];
-  const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3), worth = data.nodes && data.nodes.worth[node.name];
+  const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3), effect = data.nodes.effect[node.name];
   return [el("b", {}, node.name), el("span", { class: "muted" }, " " + where(node)),
-    worth !== undefined && worth !== null ? el("p", {}, `carries ${percent(worth)} of the logit difference`) : null,
+    effect !== undefined ? el("p", {}, `normalised effect ${percent(effect)}`) : null,
     el("p", { class: "muted" }, `in ${into.length} (${countText(into)}), out ${out.length} (${countText(out)})`),
     strongestInto.length ? el("table", {}, el("tbody", {}, strongestInto.map((edge) => row("td", [edge.from.name + (edge.port.suffix ? ` → ${edge.port.suffix}` : ""),
       foundName(edge.by), percent(edge.strength)])))) : null,

@@ -1,4 +1,4 @@
-"""An investigation gives what its parts give when called alone."""
+"""A report holds what its parts give when called alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.gates.discovery import label_agreement
 from gatewise.gates.testing.pair_tables import labels_by_test
-from gatewise.report.data import TABLES_PER_PORT, report_data
+from gatewise.report import Report, make_report
+from gatewise.report.data import TABLES_PER_PORT
 from gatewise.report.headline import doubts, facts, headline, next_steps, trust
-from gatewise.report.investigation import Report, make_report
 from gatewise.report.trust import edge_strength, strongest_gates
+from gatewise.store import Store
 from gatewise.tasks import Task
 
 
@@ -52,7 +53,7 @@ def test_edges_that_cannot_be_changed_singly_are_not_tested() -> None:
     assert (found.tables, found.agreement.edges, found.calibration) == ((), 0, None)
     said = {remark.title: remark.text for remark in trust(found)}
     assert "Truth tables and exact effects are left out" in said["Labels not tested"]
-    assert report_data(found)["facts"]
+    assert found.page_data["facts"]
 
 
 def test_tables_of_the_strongest_gates(found: Report) -> None:
@@ -93,7 +94,7 @@ def test_examples_are_what_the_model_says(found: Report) -> None:
 
 
 def test_data_hold_every_circuit_of_every_size(found: Report) -> None:
-    data = report_data(found)
+    data = found.page_data
     edges, senders, ports = data["edges"], found.graph.senders, found.graph.ports
     names = [f"{senders[s]}->{ports[p]}" for s, p in zip(edges["sender"], edges["port"], strict=True)]
     for name, circuits in found.searches.items():
@@ -147,14 +148,11 @@ def test_next_steps_change_one_thing(found: Report) -> None:
     assert steps["test every gate, not only the strongest"] == {"all_gates": True}
     assert steps["more pairs make the circuit steadier"] == {"examples": 32}
     assert all("all_gates" not in step.changes for step in next_steps(replace(found, all_gates=True)))
-    assert {"why": "more pairs make the circuit steadier", "command": "examples=32"} in report_data(shaky)["next"]
+    assert {"why": "more pairs make the circuit steadier", "changes": "examples=32"} in shaky.page_data["next"]
     used_up = {step.why: step.changes for step in next_steps(replace(shaky, used_up=True))}
     assert used_up["all pairs of the file are in use: write more, they make the circuit steadier"] == {}
     assert all("examples" not in changes for changes in used_up.values())
-    assert None in [step["command"] for step in report_data(replace(shaky, used_up=True))["next"]]
-    data = report_data(shaky, lambda changes: f"run {sorted(changes)}")
-    assert {"why": "more pairs make the circuit steadier", "command": "run ['examples']"} in data["next"]
-    assert data["command"] == "run []"
+    assert "" in [step["changes"] for step in replace(shaky, used_up=True).page_data["next"]]
 
 
 def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found: Report) -> None:
@@ -163,7 +161,7 @@ def test_methods_that_search_again_get_one_size_and_no_estimates_to_check(found:
     assert one.sizes == (12,)
     assert one.stability is None
     assert one.calibration is None
-    assert report_data(one)["curves"]["ns"][0]["random"] is None
+    assert one.page_data["curves"]["ns"][0]["random_circuit"] is None
 
 
 def test_a_method_without_a_direction_gets_a_report_without_gates(tmp_path: Path) -> None:
@@ -171,11 +169,11 @@ def test_a_method_without_a_direction_gets_a_report_without_gates(tmp_path: Path
     task = gw.task("ioi", model, examples=8)
     one = make_report(model, task, "eap-ig", edges=32, random_circuits=0, examples=1)
     assert one.circuits()["ns|dn"] == gw.discover(model, task, "eap-ig", edges=32)
-    assert (len(one.gates), one.tables, one.interactions) == (0, (), None)
+    assert (len(one.gates), one.tables, one.gate_tests) == (0, (), None)
     assert "no direction" in facts(one)[2].text
     assert "Labels" not in {remark.title for remark in trust(one)}
     assert {"method": "eap"} in [step.changes for step in next_steps(one)]
-    assert report_data(one)["directed"] is False
+    assert one.page_data["directed"] is False
     assert one.save(tmp_path)[0].exists()
     assert gw.Gates.load(tmp_path / "gates.safetensors") == one.gates
 
@@ -193,27 +191,30 @@ def test_models_whose_heads_are_coupled_are_tested_too() -> None:
     one = make_report(model, Task("pairs", pairs, pairs, seed=0, bos=False), edges=60, random_circuits=1, examples=1)
     assert one.agreement.edges > 0
     assert one.calibration is not None
-    data = report_data(one)
+    data = one.page_data
     assert data["agreement"]["edges"] == one.agreement.edges
     assert data["examples"][0]["clean"].startswith("#")  # no tokenizer: token ids
 
 
-def test_a_second_look_comes_out_of_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class FullStore(Store):
+    """A store that refuses to compute anything more."""
+
+    def check_writable(self) -> None:
+        raise AssertionError("it computes")
+
+
+def test_a_second_look_comes_out_of_the_store(tmp_path: Path) -> None:
     """Nothing is computed, and the report is the same; what was asked otherwise is computed."""
     model = gw.load_model("tiny")
     made = gw.task("ioi", model, examples=4, test_examples=8)
-    asked = {"edges": 32, "random_circuits": 1, "compute": Compute(store=tmp_path)}
 
-    def look(**changes: Any) -> dict[str, Any]:
-        data = report_data(make_report(model, made, **{**asked, **changes}))
-        return {name: part for name, part in data.items() if name not in ("seconds", "made")}
+    def look(store: Store, *, edges: int = 32, random_circuits: int = 1) -> dict[str, Any]:
+        report = make_report(model, made, edges=edges, random_circuits=random_circuits, compute=Compute(store=store))
+        return {name: part for name, part in report.page_data.items() if name != "seconds"}
 
-    first = look()
-    for name in ("_tables", "_curves", "_calibration", "_interactions", "shown_examples", "shown_nodes"):
-        monkeypatch.setattr(f"gatewise.report.investigation.{name}", None)
-    assert look() == first
-    assert look(compute=Compute(store=str(tmp_path))) == first
-    with pytest.raises(TypeError):
-        look(random_circuits=2)
-    with pytest.raises(TypeError):
-        look(edges=31)
+    first = look(Store(tmp_path))
+    assert look(FullStore(tmp_path)) == first
+    with pytest.raises(AssertionError, match="it computes"):
+        look(FullStore(tmp_path), random_circuits=2)
+    with pytest.raises(AssertionError, match="it computes"):
+        look(FullStore(tmp_path), edges=31)

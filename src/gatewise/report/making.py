@@ -1,0 +1,256 @@
+"""`make_report`: from a model and a task to circuits, gates, measures and the evidence for them, in one pass."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, get_type_hints
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.selection import number_of_edges
+from gatewise.compute import Compute, current_compute
+from gatewise.engine.runs.activations import Direction
+from gatewise.engine.setting import Setting
+from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.evaluation import Evaluations, evaluate
+from gatewise.evaluation.prompts import shown_examples
+from gatewise.gates.labels import Gates, label_gates
+from gatewise.gates.testing.gate_test import GateTest
+from gatewise.gates.testing.measurement import FEWEST
+from gatewise.gates.testing.pair_tables import test_edge_pairs
+from gatewise.gates.testing.search import GateTests, test_receivers
+from gatewise.methods.base import Method, SearchDirection
+from gatewise.methods.discovery import discover_all
+from gatewise.methods.registry import find_method
+from gatewise.models.model import Model
+from gatewise.report.data import CIRCUIT_NAMES
+from gatewise.report.node_behaviour import shown_nodes
+from gatewise.report.report import Report
+from gatewise.report.trust import Calibration, calibrate, compare_halves, strongest_gates, strongest_nodes
+from gatewise.store import Store
+from gatewise.store.results import dataclass_codec
+from gatewise.tasks import Task
+
+SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
+_SMALLEST = 16  # edges of the smallest circuit of the slider
+_TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
+_TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
+_GATE_PAIRS = 16  # held-out pairs for gates of groups
+_GATE_HEADS, _GATE_OTHERS, _CONFIRMED = 20, 5, 6
+_CALIBRATED = 16  # edges per direction
+_CURVE_PAIRS = 8  # held-out pairs for the smaller sizes
+_NODES, _NODE_PROMPTS = 100, 3  # whose behaviour is shown, and on how many prompts
+_HALVES = 4  # pairs that are needed to search on either half
+
+
+def make_report(
+    model: Model,
+    task: Task,
+    method: str | Method = "eap",
+    *,
+    edges: int | float = 500,
+    sizes: Sequence[int] | None = None,
+    all_gates: bool = False,
+    random_circuits: int = 1,
+    examples: int = 6,
+    seed: int = 0,
+    compute: Compute | None = None,
+) -> Report:
+    """Find a task's circuits and gates in a model, and measure and test how far to trust them.
+
+    Args:
+        model: The model to search in.
+        task: The task; circuits are searched on its `train` pairs and measured on its `test` pairs.
+        method: How to search: a name that `gatewise methods` lists, or a method with its parameters, as in
+            `gatewise.methods`.
+        edges: Edges of each circuit, or their share of all edges.
+        sizes: Further, smaller sizes for the curves; by default halved down to 16 for methods that rank once, none for
+            methods that would have to search again.
+        all_gates: Test all gates, not only the strongest (slow).
+        random_circuits: Random circuits of the same size to compare with.
+        examples: How many prompts to show.
+        seed: Seed of everything random.
+        compute: Where to run, by default the innermost `with gw.Compute(...)`. With a store, parts that were computed
+            before are read there.
+
+    Returns:
+        What was found; `save(folder)` writes it as a page and as files.
+
+    Raises:
+        GatewiseError: If a size goes beyond `edges`.
+    """
+    started = time.time()
+    compute = current_compute(compute)
+    alone = replace(compute, workers=None, ray=None)  # for what is too small to be shared
+    chosen = find_method(method)
+    sizes = _all_sizes(number_of_edges(edges, model.graph), sizes, chosen)
+    searches = _search(model, task, chosen, sizes, seed, compute)
+    largest: dict[str, Circuit] = {direction: circuits[-1] for direction, circuits in searches.items()}
+    gates = _label(largest, chosen.directed)
+    exact = Setting.of(model, task.train[:_TESTED_PAIRS], compute=alone)
+    shown = task.test[:examples]
+    recall = _Parts(
+        compute.open_store(),
+        {
+            "circuits": _record(searches),
+            "method": chosen.version,
+            "held out": {"pairs": task.test.fingerprint, "seed": seed, "memory": compute.memory},
+        },
+    )
+    return Report(
+        model=model.name,
+        sizes=sizes,
+        searches=searches,
+        gates=gates,
+        curves=recall(
+            "curves",
+            lambda: _curves(model, task, searches, chosen.directed, random_circuits, seed, compute),
+            random=random_circuits,
+        ),
+        tables=recall("tables", lambda: _tables(exact, gates, all_gates), all=all_gates),
+        gate_tests=recall(
+            "gate_tests",
+            lambda: _gate_tests(model, task, gates, all_gates, alone) if chosen.directed else None,
+            all=all_gates,
+        ),
+        stability=_stability(model, task, gates, chosen, seed, alone),
+        calibration=recall("calibration", lambda: _calibration(exact, gates, chosen, seed)),
+        examples=recall(
+            "examples",
+            lambda: shown_examples(model, shown, {"ns|dn": gates.sound, **largest}, compute=compute),
+            shown=examples,
+        ),
+        nodes=recall(
+            "nodes", lambda: shown_nodes(model, shown[:_NODE_PROMPTS], strongest_nodes(gates, _NODES)), shown=examples
+        ),
+        problems=tuple(task.problems()),
+        used_up=task.used_up,
+        all_gates=all_gates,
+        directed=chosen.directed,
+        testable=model.changes_singly,
+        seconds=time.time() - started,
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Fields of a report, read from the store if they are there, so that a second look costs nothing."""
+
+    store: Store | None
+    ingredients: Mapping[str, Any]  # that all parts depend on
+
+    def __call__(self, field: str, compute: Callable[[], Any], **ingredients: Any) -> Any:
+        """The value of this field of `Report`: its type says how it is stored."""
+        if self.store is None:
+            return compute()
+        facts = {"what": f"report: {field}", **self.ingredients, **ingredients}
+        return self.store.remember(facts, compute, dataclass_codec(get_type_hints(Report)[field]))
+
+
+def _record(searches: Mapping[SearchDirection, Sequence[Circuit]]) -> dict[str, Any]:
+    """Which edges were found, and all that decided it: weights, pairs, method, versions, threads."""
+    record: dict[str, Any] = {}
+    for direction, circuits in searches.items():
+        record[direction] = []
+        for circuit in circuits:
+            facts = {name: fact for name, fact in circuit.provenance.items() if name != "time"}
+            record[direction].append([circuit.fingerprint, facts])
+    return record
+
+
+def _all_sizes(edges: int, smaller: Sequence[int] | None, method: Method) -> tuple[int, ...]:
+    """The sizes in order; by default halved again and again, for methods that rank once."""
+    if any(size > edges for size in smaller or ()):
+        raise GatewiseError(f"the sizes {list(smaller or ())} go beyond edges={edges}, which is the largest of all.")
+    sizes = {edges, *(smaller or ())}
+    while smaller is None and method.ranks_once and min(sizes) // 2 >= _SMALLEST:
+        sizes.add(min(sizes) // 2)
+    return tuple(sorted(sizes))
+
+
+def _search(
+    model: Model, task: Task, method: Method, sizes: Sequence[int], seed: int, compute: Compute
+) -> dict[SearchDirection, tuple[Circuit, ...]]:
+    """The circuits of all three searches, one per size; the same one for all if the method has no direction."""
+    directions = SEARCHES if method.directed else SEARCHES[:1]
+    with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
+        warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
+        circuits = discover_all(model, task.train, method, directions, sizes=sizes, seed=seed, compute=compute)
+    return {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
+
+
+def _label(circuits: Mapping[str, Circuit], directed: bool) -> Gates:
+    """The gates of both directions; a method without a direction has a circuit and no gates."""
+    if directed:
+        return label_gates(circuits["ns"], circuits["dn"], joint=circuits["ns+dn"])
+    none, circuit = circuits["ns"].graph.empty(), circuits["ns"]
+    return Gates(circuit, circuit, {"AND": none, "OR": none, "ADDER": none}, "plain", "port", circuit)
+
+
+def _curves(
+    model: Model,
+    task: Task,
+    searches: Mapping[SearchDirection, Sequence[Circuit]],
+    directed: bool,
+    random_circuits: int,
+    seed: int,
+    compute: Compute,
+) -> dict[str, Evaluations]:
+    """Every circuit of every size, the largest ones on all held-out pairs and beside random circuits of their size."""
+    circuits: dict[str, Sequence[Circuit]] = dict(searches.items())
+    circuits["ns|dn"] = [ns | dn for ns, dn in zip(searches["ns"], searches["dn"], strict=True)]
+    names = list(CIRCUIT_NAMES) if directed else ["ns|dn"]  # without a direction all four are the same
+    # All circuits in two calls, so that they share the runs of the pairs and the random circuits of their size.
+    smaller = [circuit for name in names for circuit in circuits[name][:-1]]
+    on_few = iter(evaluate(model, task.test[:_CURVE_PAIRS], smaller, random_circuits=0, seed=seed, compute=compute))
+    largest = [circuits[name][-1] for name in names]
+    on_all = evaluate(
+        model, task.test, largest, random_circuits=random_circuits, names=names, seed=seed, compute=compute
+    )
+    curves = {}
+    for name, evaluation in zip(names, on_all, strict=True):
+        curves[name] = Evaluations((*islice(on_few, len(circuits[name]) - 1), evaluation))
+    return {name: curves.get(name, curves["ns|dn"]) for name in CIRCUIT_NAMES}
+
+
+def _tables(setting: Setting, gates: Gates, all_gates: bool) -> tuple[GateTest, ...]:
+    if not gates.labelled.kinds or not setting.model.changes_singly:
+        return ()
+    tested = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
+    return tuple(test_edge_pairs(setting.model, setting, gates.sound, of=tested))
+
+
+def _gate_tests(model: Model, task: Task, gates: Gates, all_gates: bool, compute: Compute) -> GateTests | None:
+    """The inputs of the strongest heads and the edges into the strongest other nodes, on held-out pairs."""
+    pairs = task.test[:_GATE_PAIRS]
+    if len(pairs) < FEWEST or not model.changes_singly:
+        return None
+    graph = gates.graph
+    strongest = strongest_nodes(gates, len(graph.senders))
+    inputs = {name: len(graph.ports_of_sender[graph.senders.index(name)]) for name in strongest}
+    heads = [name for name in strongest if inputs[name] > 1]
+    others = [name for name in strongest if inputs[name] == 1]
+    receivers = [*heads, *others] if all_gates else [*heads[:_GATE_HEADS], *others[:_GATE_OTHERS]]
+    return test_receivers(model, pairs, gates, [*receivers, "logits"], confirm=_CONFIRMED, compute=compute)
+
+
+def _by_direction(gates: Gates, method: Method) -> dict[Direction, Circuit]:
+    return {"ns": gates.ns, "dn": gates.dn} if method.directed else {"ns": gates.ns}
+
+
+def _stability(
+    model: Model, task: Task, gates: Gates, method: Method, seed: int, compute: Compute
+) -> dict[Direction, float] | None:
+    if not method.ranks_once or len(task.train) < _HALVES:
+        return None
+    return compare_halves(model, task.train, method, _by_direction(gates, method), seed=seed, compute=compute)
+
+
+def _calibration(setting: Setting, gates: Gates, method: Method, seed: int) -> dict[Direction, Calibration] | None:
+    if not method.ranks_once or not setting.model.changes_singly:
+        return None
+    circuits = _by_direction(gates, method)
+    return {name: calibrate(setting, circuit, name, edges=_CALIBRATED, seed=seed) for name, circuit in circuits.items()}

@@ -1,0 +1,87 @@
+"""Gate indices of single edges: exact Ns and Dn effects at their receivers, all other edges as one partner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import Graph
+from gatewise.compute import Compute
+from gatewise.engine.patching.node_patching import LOGITS, Receivers
+from gatewise.engine.setting import Data
+from gatewise.gates.testing.gate_test import FLOOR, RESAMPLES
+from gatewise.gates.testing.harsanyi import gate_index, index_label
+from gatewise.gates.testing.measurement import gate_batches
+from gatewise.gates.testing.partners import single_edges
+from gatewise.models.model import Model
+from gatewise.statistics import percentile_interval, resampling_weights
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeIndices:
+    """Gate indices of single edges at their receivers, all other edges of the receiver as one partner."""
+
+    graph: Graph
+    edges: tuple[int, ...]  # indices in graph.edges
+    effects: Tensor  # [Ns or Dn effect, edge, example], in units of the logit difference
+    total_effect: Tensor  # [example], clean minus corrupted logit difference
+
+    @property
+    def ns(self) -> Tensor:
+        """Normalised Ns effects: lost if only this edge is noised. [edge]"""
+        return self.effects[0].mean(dim=-1) / self.total_effect.mean()
+
+    @property
+    def dn(self) -> Tensor:
+        """Normalised Dn effects: restored if only this edge is denoised. [edge]"""
+        return self.effects[1].mean(dim=-1) / self.total_effect.mean()
+
+    def gamma(self, floor: float = FLOOR) -> Tensor:
+        """Gate indices: 1 AND, -1 OR, 0 ADDER; NaN where neither effect is above the floor. [edge]"""
+        return gate_index(self.ns, self.dn, floor)
+
+    def labels(self, floor: float = FLOOR) -> list[str]:
+        """How each edge acts beside all others of its receiver, by the interval of its gate index over pairs."""
+        weights = resampling_weights(len(self.total_effect), RESAMPLES)
+        ns, dn = self.effects @ weights / (self.total_effect @ weights)  # [edge, resample] each
+        low, high = percentile_interval(gate_index(ns, dn))
+        return list(map(index_label, self.gamma(floor).tolist(), low.tolist(), high.tolist()))
+
+    def __repr__(self) -> str:
+        known = self.gamma()[~self.gamma().isnan()]
+        mean = f"{float(known.mean()):+.2f}" if len(known) else "-"
+        return f"<EdgeIndices of {len(self.edges):,} edges: {len(known):,} above the floor, mean gate index {mean}>"
+
+
+def edge_indices(
+    model: Model, data: Data, of: Circuit, *, circuit: Circuit | None = None, compute: Compute | None = None
+) -> EdgeIndices:
+    """Measure exact Ns and Dn effects of all edges of `of` at their receivers, in the model or within a circuit."""
+    batches = gate_batches(model, data, circuit, compute=compute)
+    batches.setting.check_circuits([of])
+    graph, chosen = model.graph, model.graph.matrix(of.mask)
+    column = torch.zeros(graph.n_edges, dtype=torch.long)
+    column[of.indices] = torch.arange(len(of))
+    effects, totals = [], []
+    for receivers in batches:
+        totals.append(receivers.total_effect.cpu())
+        effects.append(torch.zeros(2, len(of), len(totals[-1]), dtype=torch.float64))
+        for node in [*range(len(graph.senders)), LOGITS]:
+            ports = list(graph.ports_of(node))
+            edges = chosen[ports] & receivers.in_circuit[ports]
+            if bool(edges.any()):
+                effects[-1][:, column[graph.edge_index[ports][edges]]] = _single_effects(receivers, node, edges)
+    return EdgeIndices(graph, tuple(of.indices), torch.cat(effects, dim=-1), torch.cat(totals))
+
+
+def _single_effects(receivers: Receivers, node: int, edges: Tensor) -> Tensor:
+    """Ns and Dn effects of each edge of a mask [port of the node, sender] on one batch. [2, edge, example]"""
+    into, single = receivers.in_circuit[list(receivers.graph.ports_of(node))], single_edges(edges)
+    count = len(single)
+    clean = torch.cat([into[None], into & ~single, single])
+    coupled_heads = torch.arange(len(clean)) <= count  # on the side of the other edges
+    whole, without, alone = receivers.values(node, clean, coupled_heads).cpu().split([1, count, count])
+    return torch.stack([whole - without, alone])
