@@ -1,4 +1,4 @@
-"""How much CPU time `gw.reconcile` takes: one task kept and one removed, for circuits of growing size.
+"""How much CPU time `reconcile` takes: one task kept and one removed, for circuits of growing size.
 
     python bench/reconcile.py
 
@@ -11,6 +11,7 @@ import time
 from itertools import permutations
 
 import gatewise as gw
+from gatewise.gates.reconciliation import reconcile
 
 TASKS = ("ioi", "gt", "sa")
 EDGES = (670, 1_000, 1_330, 2_000)  # of each direction
@@ -27,7 +28,7 @@ def main() -> None:
         cells = []
         for kept, lost in cases:
             started = time.process_time()
-            answer = gw.reconcile([gates[kept]], [gates[lost]])
+            answer = reconcile([gates[kept]], [gates[lost]])
             seconds = time.process_time() - started
             proven = "" if answer.smallest else f", at least {answer.at_least}"
             removed = "impossible" if answer.removal is None else f"{len(answer.removal)}{proven}"

@@ -24,6 +24,7 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import select_edges
+from gatewise.gates import label_gates
 from gatewise.gates.testing.gate_test import GateTest
 from gatewise.gates.testing.search import GateTests
 from gatewise.report.data import report_data
@@ -66,7 +67,7 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
             )
             for size in sizes
         )
-    gates = gw.label_gates(searches["ns"][-1], searches["dn"][-1], joint=searches["ns+dn"][-1])
+    gates = label_gates(searches["ns"][-1], searches["dn"][-1], joint=searches["ns+dn"][-1])
     made = dataclasses.replace(
         found,
         gates=gates,
@@ -81,17 +82,17 @@ def synthetic(edges: int, tables: int = 1_000) -> dict[str, Any]:
     return report_data(made)
 
 
-def _tables(gates: gw.Gates, count: int) -> tuple[gw.GateTest, ...]:
+def _tables(gates: gw.Gates, count: int) -> tuple[GateTest, ...]:
     by_port: dict[str, list[str]] = {}
     for edge in gates.sound:
         by_port.setdefault(edge.partition("->")[2], []).append(edge)
     generator = torch.Generator().manual_seed(0)
-    made: list[gw.GateTest] = []
+    made: list[GateTest] = []
     for port, edges in by_port.items():
         for first, second in zip(edges[:-1:2], edges[1::2], strict=False):
             worth, total = torch.rand(8, 4, generator=generator).double(), torch.ones(4).double()
             groups = {edge.partition("->")[0]: (edge,) for edge in (first, second)}
-            made.append(gw.GateTest(port.partition("<")[0], groups, "clean", worth, total))
+            made.append(GateTest(port.partition("<")[0], groups, "clean", worth, total))
     return tuple(made[:count])
 
 

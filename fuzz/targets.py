@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from gatewise.gates.labels import Gates, label_gates
 from gatewise.models.config import check_config
 from gatewise.models.gguf.file import parse_gguf
 from gatewise.models.gguf.model import gguf_model
+from gatewise.store import Store
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.format import circuits_in, pack_result, pack_value, value_in
 from gatewise.sweep.grid import read_grid
@@ -185,7 +187,9 @@ def _read_entry(content: bytes) -> None:
 
 
 def _checkpoints() -> list[bytes]:
-    return [_place()._packed({"step": 3, "history": [[0.5, 1.0]]}, {"x": torch.arange(4)})]
+    with TemporaryDirectory() as folder:
+        Store(folder).checkpoint(_KEY).save({"step": 3, "history": [[0.5, 1.0]]}, {"x": torch.arange(4)})
+        return [path.read_bytes() for path in Path(folder).glob("*/*.checkpoint")]
 
 
 @cache

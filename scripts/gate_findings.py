@@ -26,8 +26,10 @@ from gate_tables import LABELS, tables
 from torch import Tensor
 
 import gatewise as gw
+from gatewise.engine import Setting
 from gatewise.engine.patching.node_patching import LOGITS, Batches
-from gatewise.gates import check_minimal
+from gatewise.evaluation import Evaluation
+from gatewise.gates import GateTest, GateTests, add_backups, check_minimal, edge_partners, find_backups, replicate
 from gatewise.gates.testing.harsanyi import gate_index, way_of_acting
 from gatewise.gates.testing.partners import EdgeIndices, draw_orders, edge_indices, local_and_downstream, worth_changes
 from gatewise.statistics import rank_correlation, ratio_interval
@@ -65,12 +67,12 @@ class Cell:
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor]:
         """Local and downstream part of s_ns - s_dn, and s_ns and s_dn, on the search pairs. [2, edge] each"""
-        found = local_and_downstream(Batches(gw.Setting(self.model, self.task.train)))
+        found = local_and_downstream(Batches(Setting(self.model, self.task.train)))
         return self.model.graph.vector(found[0]), self.model.graph.vector(found[1])
 
     @cached_property
     def held_out(self) -> Batches:
-        return Batches(gw.Setting(self.model, self.task.test))
+        return Batches(Setting(self.model, self.task.test))
 
     @cached_property
     def indices(self) -> EdgeIndices:
@@ -81,7 +83,7 @@ class Cell:
         return edge_indices(self.model, self.task.test, chosen | self.model.graph.circuit(following))
 
     @cached_property
-    def grouped(self) -> gw.GateTests:
+    def grouped(self) -> GateTests:
         """Groups of the circuit's edges, tested on held-out pairs."""
         options = {"of": self.eap.sound, "most": self.options.most}
         return gw.test_gates(self.model, self.task.train, test=self.task.test, **options)
@@ -199,7 +201,7 @@ def named_partners(cell: Cell) -> list[dict[str, Any]]:
     exact, names = cell.indices, cell.model.graph.edges
     order = (exact.ns.abs() - exact.dn.abs()).abs().argsort(descending=True).tolist()
     edges = [names[exact.edges[i]] for i in order if names[exact.edges[i]].endswith(">")][:NAMED]
-    found = [gw.edge_partners(cell.model, cell.task.train, edge, orders=2) for edge in edges]
+    found = [edge_partners(cell.model, cell.task.train, edge, orders=2) for edge in edges]
     return [
         {"edge": one.edge, "ns": one.ns, "dn": one.dn, "with": {name: one.exact[name] for name in one.strongest[:4]}}
         for one in found
@@ -236,12 +238,12 @@ def gates(cell: Cell) -> dict[str, Any]:
     return {"whole ports": tested_gates(whole), "circuit": tested_gates(cell.grouped), "replication": again}
 
 
-def tested_gates(found: gw.GateTests) -> dict[str, Any]:
+def tested_gates(found: GateTests) -> dict[str, Any]:
     rows = [gate(one) | {"significant": ok} for one, ok in zip(found.tested, found.significant, strict=True)]
     return {"looked_at": found.looked_at, "tested": rows}
 
 
-def gate(one: gw.GateTest) -> dict[str, Any]:
+def gate(one: GateTest) -> dict[str, Any]:
     """What is kept of a gate: its largest interaction, and how its groups act."""
     names, size = one.interaction
     ports = {name: sorted({edge.partition("->")[2] for edge in edges}) for name, edges in one.groups.items()}
@@ -268,7 +270,7 @@ def gate(one: gw.GateTest) -> dict[str, Any]:
     }
 
 
-def replication(cell: Cell, found: Sequence[gw.GateTest]) -> dict[str, Any]:
+def replication(cell: Cell, found: Sequence[GateTest]) -> dict[str, Any]:
     """The gates that stand again, on other pairs: rates, and how many there are."""
     model, options, name = cell.model, cell.options, cell.task.name
     sizes = {"examples": options.examples, "test_examples": options.test_examples}
@@ -277,7 +279,7 @@ def replication(cell: Cell, found: Sequence[gw.GateTest]) -> dict[str, Any]:
         others["other words"] = reworded(model, cell.task.test, OTHER_WORDS[name])
     if name == "ioi":
         others["second corruption"] = gw.task("ioi:corruption=all-names", model, **sizes, seed=options.seed).test
-    again = gw.replicate(model, found, others)
+    again = replicate(model, found, others)
     rates = {key: {"gates": len(found), "stand": rate} for key, rate in again.rates.items()}
     for key, rate in again.label_rates.items():
         rates[key]["same_label"] = rate
@@ -286,7 +288,7 @@ def replication(cell: Cell, found: Sequence[gw.GateTest]) -> dict[str, Any]:
         search, test = halves.train[: options.examples], halves.train[options.examples :]
         circuit = gw.find_gates(model, search, "eap", edges=options.edges, joint=False).sound
         first = gw.test_gates(model, search, test=test, of=circuit, most=options.most, confirm=False)
-        again = gw.replicate(model, first, {"other templates": halves.test})
+        again = replicate(model, first, {"other templates": halves.test})
         rates["other templates"] = {"gates": len(first), "stand": again.rates["other templates"]}
         rates["other templates"]["same_label"] = again.label_rates["other templates"]
     return {key: {name: finite(value) for name, value in row.items()} for key, row in rates.items()}
@@ -304,9 +306,9 @@ def reworded(model: gw.Model, pairs: gw.Pairs, words: Sequence[tuple[str, str]])
     return gw.Pairs.from_text(rows, model, name=f"{pairs.name} in other words")
 
 
-def find_backups(cell: Cell) -> dict[str, Any]:
+def backups(cell: Cell) -> dict[str, Any]:
     nodes = cell.strongest_nodes(cell.options.nodes)
-    found = gw.find_backups(cell.model, cell.task.test[: 2 * cell.options.examples], nodes, most=3)
+    found = find_backups(cell.model, cell.task.test[: 2 * cell.options.examples], nodes, most=3)
     rows = [
         {"node": one.node, "stand_in": one.stand_in, "alone": one.alone, "other": one.other, "both": one.both}
         | {"interplay": span(one.interplay), "frozen": span(one.frozen), "significant": one.significant}
@@ -328,7 +330,7 @@ def completion(cell: Cell, size: int) -> dict[str, Any]:
     model, train = cell.model, cell.task.train
     base = gw.discover(model, train, "eap", "ns+dn", edges=size - size // 5)
     nodes = cell.strongest_nodes(cell.options.nodes)
-    completed = gw.add_backups(model, train[: cell.options.acdc_examples], base, nodes=nodes, most=size - len(base))
+    completed = add_backups(model, train[: cell.options.acdc_examples], base, nodes=nodes, most=size - len(base))
     plain = gw.discover(model, train, "eap", "ns+dn", edges=len(completed))
     both = gw.evaluate(model, cell.task.test, [completed, plain], random_circuits=0)
     found: dict[str, Any] = {"edges": len(completed), "added": len(completed) - len(base)}
@@ -342,7 +344,7 @@ def completion(cell: Cell, size: int) -> dict[str, Any]:
     return found
 
 
-def zip_examples(one: gw.Evaluation, other: gw.Evaluation) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+def zip_examples(one: Evaluation, other: Evaluation) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
     return zip(one.per_example, other.per_example, strict=True)
 
 
@@ -368,7 +370,7 @@ SECTIONS: dict[str, Callable[[Cell], Any]] = {
     "partners": by_method(partners),
     "named partners": named_partners,
     "gates": gates,
-    "find_backups": find_backups,
+    "backups": backups,
     "completion": completions,
     "minimal": minimal,
 }

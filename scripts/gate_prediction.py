@@ -19,6 +19,7 @@ import torch
 import transformers
 
 import gatewise as gw
+from gatewise.gates import predict
 
 SHOWN = ("sum, Ns", "sum, Dn", "sum, mean", "sum, fitted", "pairs, mean", "sum, composed", "gates, composed")
 
@@ -59,7 +60,7 @@ def main() -> None:
     sizes = {"examples": options.examples, "test_examples": options.test_examples}
     task = gw.task(options.task, model, **sizes, seed=options.seed)
     started = time.process_time()
-    found = gw.predict(
+    found = predict(
         model, task.train, test=task.test, receivers=options.receivers, subsets=options.subsets, seed=options.seed
     )
     about = {

@@ -55,7 +55,7 @@ def tables(cells: Sequence[Mapping[str, Any]]) -> str:
     table(
         "Backups",
         "cell | pairs tested | stand | free norm only | strongest",
-        ([names[id(cell)], *backup_row(cell["find_backups"])] for cell in cells),
+        ([names[id(cell)], *backup_row(cell["backups"])] for cell in cells),
     )
     table(
         "Replication",

@@ -17,7 +17,8 @@ from typing import Any
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
-from gatewise.gates.reconciliation.trials import other_removals, try_removals
+from gatewise.gates import label_gates
+from gatewise.gates.reconciliation import other_removals, reconcile, try_removals
 from gatewise.store import Store
 
 TASKS = ("ioi", "gt", "sa")
@@ -48,7 +49,7 @@ def main() -> None:
             if path.exists():
                 continue
             keep, remove = [gates[name] for name in TASKS if name != lost], [gates[lost]]
-            answer = gw.reconcile(keep, remove, by="tested" if by == "tested" else "split", share=options.share)
+            answer = reconcile(keep, remove, by="tested" if by == "tested" else "split", share=options.share)
             others = other_removals(keep, remove, None if answer.removal is None else len(answer.removal))
             trials = try_removals(model, {name: task.test for name, task in tasks.items()}, answer, others)
             content = {"model": options.model, "by": by, "lost": lost, "edges": options.edges, **answer.to_json()}
@@ -70,7 +71,7 @@ def found_gates(model: gw.Model, task: gw.Task, by: str, options: argparse.Names
         )
     if by == "sums":
         ns, dn = (Circuit(model.graph, gates.sound.mask, one.scores, one.provenance) for one in (gates.ns, gates.dn))
-        gates = gw.label_gates(ns, dn)
+        gates = label_gates(ns, dn)
     gates.save(path)
     return gates
 
@@ -101,7 +102,14 @@ def table(found: list[dict[str, Any]]) -> str:
             ]
             rows.setdefault(name, f"| {name} | {by_task[names[0]]['edges']} | {' | '.join(cells)} |")
         notes.append(note(one))
-    order = ["nothing", "whole circuit", "set difference", "conflict", "random, of the model", "random, of the circuit"]
+    order = [
+        "nothing",
+        "whole circuit",
+        "set difference",
+        "gate by gate",
+        "random, of the model",
+        "random, of the circuit",
+    ]
     return "\n".join([*lines, *(rows.pop(name) for name in order if name in rows), *rows.values(), "", *notes])
 
 
@@ -111,7 +119,7 @@ def note(one: dict[str, Any]) -> str:
         return f"- {one['by']}: impossible, because of {'; '.join(one['core'])}."
     proven = "a smallest removal" if one["smallest"] else f"the best in the time, at least {one['at_least']} are needed"
     levels = ", ".join(f"{name} {level:.2f}" for name, level in one["levels"].items())
-    wrong = [f"Wrong: {trial['wrong']}." for trial in one["trials"] if trial["wrong"]]
+    wrong = [f"Wrong: {trial['misleading_gate']}." for trial in one["trials"] if trial["misleading_gate"]]
     edges = ", ".join(f"`{edge}`" for edge in one["removal"])
     return f"- {one['by']}: {edges} ({proven}, {one['seconds']:.1f} s). Logic says {levels}. {' '.join(wrong)}"
 

@@ -18,8 +18,9 @@ import torch
 from processes import working_processes
 from small_models import half, random_pairs, small_model
 
-from gatewise import Metric, discover, discover_all, evaluate, load_model, score_edges, task
+from gatewise import discover, discover_all, evaluate, load_model, score_edges, task
 from gatewise.compute import Compute
+from gatewise.engine import Metric
 from gatewise.engine.runs.batches import batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError

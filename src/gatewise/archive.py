@@ -30,7 +30,7 @@ class DamagedError(Exception):
 
 
 def pack(plain: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
-    """The content of a file. The same data and arrays give the same bytes."""
+    """Return the content of a file. The same plain data and arrays give the same bytes."""
     text = json.dumps({"sha256": _BLANK.decode(), **plain}, allow_nan=False)
     owned = {name: array.detach().cpu().contiguous().clone() for name, array in arrays.items()}
     blank: bytes = save(owned, {_NAME: text})
@@ -38,7 +38,7 @@ def pack(plain: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `pack` was given. Raises DamagedError."""
+    """Return what `pack` was given. Raises DamagedError."""
     try:
         size = int.from_bytes(content[:8], "little")
         header = parse_json(content[8 : 8 + size], "its header", "safetensors")
@@ -49,14 +49,6 @@ def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return plain, load(content)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, SafetensorError, GatewiseError) as error:
         raise DamagedError(f"it cannot be understood ({error})") from error
-
-
-def is_sound(content: bytes) -> bool:
-    try:
-        unpack(content)
-    except DamagedError:
-        return False
-    return True
 
 
 def is_arrays(path: Path) -> bool:

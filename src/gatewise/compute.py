@@ -17,7 +17,7 @@ import torch
 
 from gatewise.errors import GatewiseError
 from gatewise.store import Store
-from gatewise.workers import Team, check_workers
+from gatewise.workers import WorkerPool, check_workers
 
 DEFAULT_MEMORY = 4 << 30  # bytes of activations at a time
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -51,7 +51,7 @@ class Compute:
         """The store, opened; None if results are not kept."""
         return self.store if isinstance(self.store, Store) or self.store is None else Store(self.store)
 
-    def team(self, device: torch.device) -> Team | None:
+    def worker_pool(self, device: torch.device) -> WorkerPool | None:
         """The workers that share the work on this device; None if the work is done in this process."""
         if self.workers is None and self.ray is None:
             return None
@@ -61,7 +61,7 @@ class Compute:
                 f"workers compute on the CPU, and the model is on {device}; leave out workers and ray, or load it with "
                 f"device='cpu'."
             )
-        return Team(self.workers or 1, self.ray)
+        return WorkerPool(self.workers or 1, self.ray)
 
     def __enter__(self) -> Compute:
         _ENTERED.set((*_ENTERED.get(), self))

@@ -30,7 +30,7 @@ _LONG = 24 * 3600.0  # seconds after which nobody writes under a temporary name 
 
 
 def cache_folder() -> Path:
-    """Where downloaded models, and results that wait to be sent, are kept: GATEWISE_CACHE, else the user's cache."""
+    """Return where downloaded models are kept: GATEWISE_CACHE, else the user's cache."""
     chosen = os.environ.get("GATEWISE_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file is there as a whole or not at all, or as it was before, whenever the process or the machine stops."""
+    """Write a file that is there as a whole or as it was before, whenever the process or the machine stops."""
     try:
         replace_file(path, content)
     except OSError as error:
@@ -52,7 +52,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """The same for callers who have something else to say about an OSError."""
+    """Do the same for callers who have something else to say about an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
     try:
@@ -65,7 +65,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def temporary_path(beside: Path) -> Path:
-    """A name of this process's own for what will be renamed to `beside`."""
+    """Return a name of this process's own for what will be renamed to `beside`."""
     return beside.with_name(f".{beside.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
 
 
@@ -119,15 +119,16 @@ def _machine() -> str:
 
 
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
+    """Write a JSON file; a number that is none is refused."""
     write_atomically(path, (json.dumps(content, indent=indent, allow_nan=False) + "\n").encode())
 
 
 def as_plain(value: Any) -> Any:
-    """For the record: tuples become lists, numbers that are none become null."""
+    """Turn a value into JSON for the record: tuples become lists, NaN and infinities null."""
     if isinstance(value, Mapping):
-        return {str(key): as_plain(item) for key, item in value.items()}
+        return {str(key): as_plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [as_plain(item) for item in value]
+        return [as_plain(element) for element in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -137,7 +138,7 @@ def as_plain(value: Any) -> Any:
 
 
 def read_bytes(path: Path, what: str, largest: int = MAX_BYTES) -> bytes:
-    """The content of a file of at most so many bytes."""
+    """Read a file of at most so many bytes; `what` it should be is named in errors."""
     try:
         with path.open("rb") as stream:
             content = stream.read(largest + 1)
@@ -154,7 +155,7 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def parse_json(content: bytes, path: str | Path, what: str) -> Any:
-    """The JSON in the content of a file; `path` is named in errors."""
+    """Parse the content of a JSON file; `path` is named in errors."""
     if len(content) > MAX_JSON_BYTES:
         raise GatewiseError(f"{path} is larger than {MAX_JSON_BYTES:,} bytes, the most that {what} has.")
     values = sum(content.count(sign) for sign in (b",", b"[", b"{"))
@@ -167,7 +168,7 @@ def parse_json(content: bytes, path: str | Path, what: str) -> Any:
 
 
 def shown(value: Any, width: int = 80) -> str:
-    """A value from a file, for an error: not all of it if it is long, and never an error of its own."""
+    """Return a value from a file as text for an error: shortened if it is long, and never an error of its own."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits

@@ -1,10 +1,10 @@
-"""Where work is done: in this process, in several of this machine, or on a Ray cluster.
+"""Where jobs are done: in this process, in several of this machine, or on a Ray cluster. All compute on the CPU.
 
-Tasks are cells of a sweep, searches and measurements of the paper's experiments, or parts of one search. Each way
-yields them as they end, with what they gave or what went wrong. A task that breaks its process is tried again, as is
-one that ends with an error the user cannot mend; what a user can mend (`GatewiseError`) is not worth a second try.
+Jobs are cells of a sweep, searches and measurements of the paper's experiments, or parts of one search. Each way
+yields them as they end, with what they gave or what went wrong. A job that breaks its process is tried again, as is
+one that ends with an error the user cannot fix; what a user can fix (`GatewiseError`) is not worth a second try.
 
-What tasks share (a model, pairs) goes to each process once, as a pickle, and is made there once.
+What jobs share (a model, pairs) goes to each process once, as a pickle, and is made there once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -30,45 +31,45 @@ from gatewise.errors import GatewiseError
 from gatewise.progress import hide_bars
 
 Job = TypeVar("Job")  # a cell of a sweep, a search or a measurement of an experiment, a part of a search
-JobFunction = Callable[[Job, Any], Any]  # of a task and what tasks share; both can be sent to another process
+JobFunction = Callable[[Job, Any], Any]  # of a job and what jobs share; both can be sent to another process
 _MAIN = threading.Lock()
 _IMPORTS = ["torch", "transformers.modeling_utils", "gatewise.workers"]  # of nearly all workers
 
 
 @dataclass(frozen=True)
-class Ended(Generic[Job]):
-    """A task that is over."""
+class FinishedJob(Generic[Job]):
+    """A job that has ended."""
 
-    task: Job
+    job: Job
     value: Any = None
     problem: str = ""  # what went wrong, if anything did
 
 
 @dataclass(frozen=True)
-class Team:
+class WorkerPool:
     """Who does the parts of one search or evaluation: so many processes of this machine, or a Ray cluster.
 
     Each worker computes on one thread, so that nothing depends on how many there are: sums of floats do depend on how
-    many threads share a product. One worker is this process on one thread.
+    many threads share a product. A pool of one worker is this process.
     """
 
     workers: int = 1
     ray: str | None = None
     retries: int = 2
 
-    def results(self, tasks: Sequence[Job], work: JobFunction[Job], shared: Any) -> Iterator[tuple[Job, Any]]:
-        """What the tasks give, as they end; the first that fails for good is an error."""
-        if self.ray is None and min(self.workers, len(tasks)) < 2:
-            yield from ((task, work(task, shared)) for task in tasks)
+    def results(self, jobs: Sequence[Job], work: JobFunction[Job], shared: Any) -> Iterator[tuple[Job, Any]]:
+        """Yield the jobs with what they give, as they end; the first that fails for good is an error."""
+        if self.ray is None and min(self.workers, len(jobs)) < 2:
+            yield from ((job, work(job, shared)) for job in jobs)
             return
-        how: dict[str, Any] = {"retries": self.retries, "workers": self.workers, "ray": self.ray}
-        for ended in run_tasks(tasks, work, shared, **how):
-            if ended.problem:
-                raise GatewiseError(ended.problem)
-            yield ended.task, ended.value
+        for finished in run_jobs(jobs, work, shared, retries=self.retries, workers=self.workers, ray=self.ray):
+            if finished.problem:
+                raise GatewiseError(finished.problem)
+            yield finished.job, finished.value
 
 
 def check_workers(workers: int, ray: str | None) -> None:
+    """Refuse a number of workers that is none, and workers beside Ray."""
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise GatewiseError(f"workers is a number of processes, at least 1; got {workers!r}.")
     if ray is not None and workers > 1:
@@ -77,7 +78,7 @@ def check_workers(workers: int, ray: str | None) -> None:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """So many threads of torch meanwhile; None: as many as there are."""
+    """Let torch compute on so many threads meanwhile; None: as many as before."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)
@@ -87,8 +88,8 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def run_tasks(
-    tasks: Sequence[Job],
+def run_jobs(
+    jobs: Sequence[Job],
     work: JobFunction[Job],
     shared: Any = None,
     *,
@@ -96,22 +97,52 @@ def run_tasks(
     workers: int = 1,
     ray: str | None = None,
     threads: int = 1,
-) -> Iterator[Ended[Job]]:
-    """Do `work` for every task, on `shared`. `threads`: that each of them takes."""
+) -> Iterator[FinishedJob[Job]]:
+    """Do `work` for every job.
+
+    Args:
+        jobs: What is to be done.
+        work: Called with a job and what jobs share.
+        shared: What all jobs need, sent to each process once.
+        retries: Further tries of a job whose process dies, or that fails for another reason than what was asked.
+        workers: Processes of this machine; 1 is this process.
+        ray: Address of a Ray cluster, in place of workers.
+        threads: That each job takes of the Ray cluster.
+
+    Returns:
+        The finished jobs, as they end.
+    """
     if ray is not None:
-        return _on_ray(tasks, work, _packed(shared), retries, ray, threads)
-    processes = min(workers, len(tasks))
+        return _on_ray(jobs, work, _packed(shared), retries, ray, threads)
+    processes = min(workers, len(jobs))
     if processes > 1:
-        return _in_processes(tasks, work, _packed(shared), retries, processes)
-    return (_tried(lambda task: _attempt(task, work, lambda: shared), task, retries) for task in tasks)
+        return _in_processes(jobs, work, _packed(shared), retries, processes)
+    run = partial(_finished, work=work, shared=lambda: shared)
+    return (_with_retries(run, job, retries) for job in jobs)
 
 
-def _attempt(task: Job, work: JobFunction[Job], shared: Callable[[], Any]) -> Ended[Job]:
-    """Do one task; what the user has to mend is its problem."""
+def _finished(job: Job, work: JobFunction[Job], shared: Callable[[], Any]) -> FinishedJob[Job]:
+    """Do one job; what the user has to fix is its problem, all else is an error."""
     try:
-        return Ended(task, work(task, shared()))
+        return FinishedJob(job, work(job, shared()))
     except GatewiseError as error:
-        return Ended(task, problem=str(error))
+        return FinishedJob(job, problem=str(error))
+
+
+def _with_retries(run: Callable[[Job], FinishedJob[Job]], job: Job, retries: int) -> FinishedJob[Job]:
+    """What `run` gives, or how it failed the last time."""
+    problem = ""
+    for _ in range(retries + 1):
+        try:
+            return run(job)
+        except BrokenProcessPool:
+            problem = "its process died"
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+    return FinishedJob(job, problem=f"{problem} ({retries + 1} times)")
+
+
+# What jobs share
 
 
 def _packed(shared: Any) -> bytes:
@@ -126,18 +157,8 @@ def _packed(shared: Any) -> bytes:
         ) from error
 
 
-def _unpacked(content: bytes) -> Any:
-    try:
-        return pickle.loads(content)  # noqa: S301 - our own
-    except (AttributeError, ImportError) as error:
-        raise GatewiseError(
-            f"a worker cannot find what it needs: {_first_line(error)}. Put your own metrics, methods and adapters in "
-            f"a module that workers can import."
-        ) from error
-
-
 class _Shared:
-    """In a worker: what tasks share, made when the first one asks for it."""
+    """In a worker: what jobs share, unpickled when the first one asks for it."""
 
     def __init__(self, name: str, fetch: Callable[[], bytes]) -> None:
         self.name = name
@@ -146,48 +167,58 @@ class _Shared:
 
     def __call__(self) -> Any:
         if self._fetch is not None:
-            self._value, self._fetch = _unpacked(self._fetch()), None
+            try:
+                self._value = pickle.loads(self._fetch())  # noqa: S301 - our own
+            except (AttributeError, ImportError) as error:
+                raise GatewiseError(
+                    f"a worker cannot find what it needs: {_first_line(error)}. Put your own metrics, methods and "
+                    f"adapters in a module that workers can import."
+                ) from error
+            self._fetch = None
         return self._value
 
 
 _shared = _Shared("", lambda: b"")  # of this worker
 
 
+# Processes of this machine
+
+
 def _in_processes(
-    tasks: Sequence[Job], work: JobFunction[Job], shared: bytes, retries: int, workers: int
-) -> Iterator[Ended[Job]]:
-    """Threads that each feed a process of their own: a process that dies takes no other's task with it."""
+    jobs: Sequence[Job], work: JobFunction[Job], shared: bytes, retries: int, workers: int
+) -> Iterator[FinishedJob[Job]]:
+    """Threads that each feed a process of their own: a process that dies takes no other's job with it."""
     own, pools = threading.local(), []
-    begun: list[Future[int]] = []
+    process_ids: list[Future[int]] = []
     stopped = threading.Event()
 
-    def run(task: Job) -> Ended[Job]:
+    def run(job: Job) -> FinishedJob[Job]:
         if stopped.is_set():
-            return Ended(task, problem="stopped")
+            return FinishedJob(job, problem="stopped")
         try:
             if getattr(own, "pool", None) is None:
-                own.pool = ProcessPoolExecutor(1, mp_context=_context(), initializer=_end_with_parent)
+                own.pool = ProcessPoolExecutor(1, mp_context=_start_method(), initializer=_end_with_parent)
                 pools.append(own.pool)
                 with _without_main():
-                    begun.append(own.pool.submit(_begin, shared, dict(os.environ)))
-            ended: Future[bytes] = own.pool.submit(_in_worker, task, work)
-            found: Ended[Job] = pickle.loads(ended.result())  # noqa: S301 - our own
-            return found
+                    process_ids.append(own.pool.submit(_begin, shared, dict(os.environ)))
+            future: Future[bytes] = own.pool.submit(_in_worker, job, work)
+            finished: FinishedJob[Job] = pickle.loads(future.result())  # noqa: S301 - our own
+            return finished
         except BrokenProcessPool:
-            own.pool = None
+            own.pool = None  # the next try gets a new process
             raise
 
     with ThreadPoolExecutor(workers) as executor:
-        futures = [executor.submit(_tried, run, task, retries) for task in tasks]
+        futures = [executor.submit(_with_retries, run, job, retries) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:  # an interrupt, or a caller that has seen enough: nobody waits for the rest
             stopped.set()
-            for one in begun:
-                if one.done() and one.exception() is None:
+            for begun in process_ids:
+                if begun.done() and begun.exception() is None:
                     with suppress(ProcessLookupError):
-                        os.kill(one.result(), signal.SIGTERM)
+                        os.kill(begun.result(), signal.SIGTERM)
             raise
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
@@ -195,28 +226,16 @@ def _in_processes(
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _context() -> Any:
-    """How processes start: on Linux as forks of one that has done the imports, which take seconds, and nothing else."""
+def _start_method() -> Any:
+    """How processes start: on Linux as forks of a server that has done the imports, elsewhere as new interpreters.
+
+    Imports take seconds for each new interpreter. A fork of this process itself is not safe: torch has threads.
+    """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTS)
     return context
-
-
-def _begin(shared: bytes, environment: dict[str, str]) -> int:
-    """The first thing that a process does; which one it is."""
-    global _shared
-    os.environ.clear()
-    os.environ.update(environment)  # its own may be of an earlier time
-    hide_bars()
-    _shared = _Shared("", lambda: shared)
-    return os.getpid()
-
-
-def _in_worker(task: Any, work: JobFunction[Any]) -> bytes:
-    """Pickled here and not by the pool, which would share the memory of tensors: there may be little to share."""
-    return pickle.dumps(_attempt(task, work, _shared))
 
 
 @contextmanager
@@ -232,24 +251,54 @@ def _without_main() -> Iterator[None]:
             vars(main).update(hidden)
 
 
-def attempt(task: Any, work: JobFunction[Any], name: str, content: Sequence[Any]) -> bytes:
-    """In a worker of Ray, which may have done other tasks of the same work before. content: one object reference"""
+def _end_with_parent() -> None:
+    """In a worker: end when the parent is killed, instead of waiting for jobs for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def wait() -> None:
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def _begin(shared: bytes, environment: dict[str, str]) -> int:
+    """The first thing that a process does; returns its id."""
+    global _shared
+    os.environ.clear()
+    os.environ.update(environment)  # the fork server's may be of an earlier time
+    hide_bars()
+    _shared = _Shared("", lambda: shared)
+    return os.getpid()
+
+
+def _in_worker(job: Any, work: JobFunction[Any]) -> bytes:
+    # Pickled here and not by the pool, which would put tensors into shared memory: there may be little of it.
+    return pickle.dumps(_finished(job, work, _shared))
+
+
+# Ray
+
+
+def on_ray_worker(job: Any, work: JobFunction[Any], name: str, content: Sequence[Any]) -> bytes:
+    """Do a job in a worker of Ray, which may have done others of the same work before. content: an object reference"""
     global _shared
     hide_bars()
     if _shared.name != name:
         _shared = _Shared(name, lambda: bytes(_ray().get(content[0])))
-    return pickle.dumps(_attempt(task, work, _shared))
+    return _in_worker(job, work)
 
 
 def _on_ray(
-    tasks: Sequence[Job], work: JobFunction[Job], shared: bytes, retries: int, address: str, threads: int
-) -> Iterator[Ended[Job]]:
-    """Tasks of a Ray cluster, which distributes them and starts them again elsewhere when a worker dies."""
+    jobs: Sequence[Job], work: JobFunction[Job], shared: bytes, retries: int, address: str, threads: int
+) -> Iterator[FinishedJob[Job]]:
+    """Jobs of a Ray cluster, which distributes them and starts them again elsewhere when a worker dies."""
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:
         try:
-            _knock(address)
+            _check_reachable(address)
             ray.init(address=address, log_to_driver=False, logging_level="error")
         except (OSError, ValueError, RuntimeError) as error:
             raise GatewiseError(
@@ -257,16 +306,17 @@ def _on_ray(
                 f"or leave --ray out."
             ) from error
     try:
-        remote = ray.remote(attempt).options(num_cpus=threads, max_retries=retries, retry_exceptions=True)
+        remote = ray.remote(on_ray_worker).options(num_cpus=threads, max_retries=retries, retry_exceptions=True)
+        # In a list, since Ray would fetch a reference that is an argument before the job starts, for every job.
         name, content = uuid.uuid4().hex, [ray.put(shared)]
-        pending: dict[Any, Job] = {remote.remote(task, work, name, content): task for task in tasks}
+        pending: dict[Any, Job] = {remote.remote(job, work, name, content): job for job in jobs}
         while pending:
             (done,), _ = ray.wait(list(pending), num_returns=1)
-            task = pending.pop(done)
+            job = pending.pop(done)
             try:
                 yield pickle.loads(ray.get(done))  # noqa: S301 - our own
             except ray.exceptions.RayError as error:
-                yield Ended(task, problem=f"{_first_line(error)} ({retries + 1} times)")
+                yield FinishedJob(job, problem=f"{_first_line(error)} ({retries + 1} times)")
     finally:
         if ours:
             ray.shutdown()
@@ -280,37 +330,12 @@ def _ray() -> Any:
     return ray
 
 
-def _knock(address: str) -> None:
-    """An OSError if nobody listens at HOST:PORT: Ray itself would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise an OSError if nobody listens at HOST:PORT: Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
             pass
-
-
-def _tried(run: Callable[[Job], Ended[Job]], task: Job, retries: int) -> Ended[Job]:
-    """What `run` gives, or how it failed the last time."""
-    problem = ""
-    for _ in range(retries + 1):
-        try:
-            return run(task)
-        except BrokenProcessPool:
-            problem = "its process died"
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-    return Ended(task, problem=f"{problem} ({retries + 1} times)")
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-
-        def wait() -> None:
-            parent.join()
-            os._exit(1)
-
-        threading.Thread(target=wait, daemon=True).start()
 
 
 def _first_line(error: Exception) -> str:

@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from gatewise.statistics import Interval, sign_flip_interval, sign_flip_p
+from gatewise.statistics import Interval
+from gatewise_paper.seed_statistics import sign_flip_interval, sign_flip_p
 
 Judgement = Literal["supported", "contradicted", "no difference", "cannot tell"]
 JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)

@@ -25,7 +25,7 @@ from gatewise.methods.provenance import versions
 from gatewise.methods.registry import methods
 from gatewise.plan import forecast
 from gatewise.progress import progress_bar
-from gatewise.workers import Job, run_tasks
+from gatewise.workers import Job, run_jobs
 from gatewise_paper.experiment import Experiment, Measurement, Search
 from gatewise_paper.experiments import EXPERIMENTS
 from gatewise_paper.lab import Lab
@@ -209,10 +209,10 @@ class _Run:
         place = (work, self.lab.preset, str(self.lab.folder.absolute()))
         where: dict[str, Any] = {"retries": _RETRIES, "workers": self.workers, "ray": self.ray, "threads": threads}
         with progress_bar(what, len(tasks)) as bar:
-            for ended in run_tasks(tasks, _in_lab, place, **where):
+            for ended in run_jobs(tasks, _in_lab, place, **where):
                 if ended.problem:
-                    problems[ended.task] = f"{ended.task}: {ended.problem}"
-                bar.describe(str(ended.task))
+                    problems[ended.job] = f"{ended.job}: {ended.problem}"
+                bar.describe(str(ended.job))
                 bar.advance()
         done, after = len(tasks) - len(problems), _duration(time.monotonic() - started)
         self.say(f"{done} of {len(tasks)} {what} done after {after}")

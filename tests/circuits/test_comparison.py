@@ -107,21 +107,3 @@ def test_compare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "Jaccard 0.400" in capsys.readouterr().out
     assert run(monkeypatch, "compare", str(tmp_path / "a.json"), "ioi-published") == 2
     assert "GPT-2 small" in capsys.readouterr().err
-
-
-def test_conflict_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    either = ["input->m1", "m0->m1"]
-    label_gates(GRAPH.empty(), GRAPH.circuit(either)).save(tmp_path / "a.gates")  # an OR gate
-    label_gates(GRAPH.circuit(either[:1]), GRAPH.circuit(either[:1])).save(tmp_path / "b.gates")  # an ADDER edge
-    files = (str(tmp_path / "a.gates"), str(tmp_path / "b.gates"))
-    assert run(monkeypatch, "compare", *files) == 0
-    assert f"gatewise reconcile --keep {files[0]} --remove {files[1]}" in capsys.readouterr().out
-    assert run(monkeypatch, "conflict", *files, "--json", "--out", str(tmp_path / "r.json")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["verdicts"] == {"conflict": 0, "dissolved by OR": 1, "dissolved by AND": 0}
-    assert Circuit.load(tmp_path / "r.json").edges == found["removal"] == either[:1]
-    assert run(monkeypatch, "conflict", *files, "--keep", "b") == 0
-    shown = capsys.readouterr().out
-    assert "input->m1" in shown
-    assert "1 conflict" in shown
-    assert run(monkeypatch, "conflict", *files, "--keep", "c") == 2

@@ -13,7 +13,8 @@ from gatewise.cli.tasks import tasks_app
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.task_check import Ability, bos_problem
 from gatewise.models import load_model
-from gatewise.tasks import RECIPES, every_form, task
+from gatewise.tasks import task
+from gatewise.tasks.registry import RECIPES, all_task_names
 
 
 def run(*arguments: str) -> str:
@@ -54,7 +55,7 @@ def test_measure() -> None:
     table = run("measure", *names, "--model", "tiny", "--examples", "8")
     assert f"{found['ioi']['logit_diff_clean']:.2f}" in table
     everything = json.loads(run("measure", "--model", "tiny", "--examples", "1", "--json"))
-    assert list(everything) == every_form()
+    assert list(everything) == all_task_names()
 
 
 def test_check_tells_what_is_doubtful(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import gatewise as gw
 from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
-from gatewise.gates import Gates, label_agreement, labels_by_test, test_edge_pairs
+from gatewise.gates import Gates, label_agreement, label_gates, labels_by_test, test_edge_pairs
 from gatewise.methods import Eap
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.models.synthetic.random_circuits import random_synthetic
@@ -22,7 +22,7 @@ def test_it_is_the_two_searches_and_the_split() -> None:
     gates = gw.find_gates(MODEL, PAIRS, "acdc", threshold=0.01, seed=3)
     for circuit, direction in ((gates.ns, "ns"), (gates.dn, "dn"), (gates.joint, "ns+dn")):
         assert circuit == gw.discover(MODEL, PAIRS, "acdc", direction, threshold=0.01, seed=3)  # type: ignore[call-overload]
-    assert gates == gw.label_gates(gates.ns, gates.dn, joint=gates.joint)
+    assert gates == label_gates(gates.ns, gates.dn, joint=gates.joint)
     assert gates.outside() == 0
 
 

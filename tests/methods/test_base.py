@@ -15,10 +15,11 @@ from torch import Tensor
 import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
+from gatewise.engine import Metric
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods import Acdc, EdgePruning, Finding, Problem, find_method, ranked
+from gatewise.methods import Acdc, EdgePruning, Finding, Method, Problem, find_method, ranked
 from gatewise.methods.acdc.search import receiver_order, sender_order
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
@@ -31,7 +32,7 @@ def surprise(logits: Tensor, pairs: Pairs) -> Tensor:
     return logits.log_softmax(dim=-1).gather(-1, pairs.correct[:, :1].expand(*logits.shape[:-1], 1))[..., 0]
 
 
-OWN = gw.Metric("surprise", surprise, version="3")
+OWN = Metric("surprise", surprise, version="3")
 
 
 def expected_logits(model: Model, pairs: Pairs, ablation: str) -> Callable[[Circuit], Tensor]:
@@ -130,7 +131,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(GatewiseError, match="metric is one of 'logit_diff', 'kl'"):
         gw.discover(model, pairs, edges=5, metric="accuracy")
     with pytest.raises(GatewiseError, match=r"'flat' gave a tensor of shape \(\)"):
-        gw.discover(model, pairs, edges=5, metric=gw.Metric("flat", lambda logits, _: logits.sum()))
+        gw.discover(model, pairs, edges=5, metric=Metric("flat", lambda logits, _: logits.sum()))
     with pytest.raises(GatewiseError, match="select='connected' goes with edges"):
         gw.discover(model, pairs, threshold=0.1, select="connected")
     with pytest.raises(GatewiseError, match="a Setting was given and ablation= beside it"):
@@ -225,7 +226,7 @@ def test_a_circuit_without_a_path_is_told_and_the_connected_one_has_one() -> Non
 
 
 @dataclass(frozen=True)
-class OneEdge(gw.Method):
+class OneEdge(Method):
     ranks_once = True
 
     def search(self, problem: Problem) -> dict[Any, list[Finding]]:

@@ -17,8 +17,9 @@ from gatewise.evaluation import check_task
 from gatewise.gates import find_backups
 from gatewise.models import load_model
 from gatewise.models.model import Model
-from gatewise.tasks import RECIPES, Pairs, task
+from gatewise.tasks import Pairs, task
 from gatewise.tasks.encoding import Encoder
+from gatewise.tasks.registry import RECIPES
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_tiny.py"
 

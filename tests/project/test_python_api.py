@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import gatewise as gw
+from gatewise.engine import Setting
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 
@@ -59,7 +60,7 @@ def test_a_task_stands_for_its_pairs(tiny: Model, task: Task) -> None:
         tiny, task.test, circuit, random_circuits=0
     )
     assert gw.find_gates(tiny, task, edges=30, joint=False) == gw.find_gates(tiny, task.train, edges=30, joint=False)
-    for call in (gw.run_circuit, gw.exact_effects, gw.Setting):
+    for call in (gw.run_circuit, gw.exact_effects, Setting):
         with pytest.raises(gw.GatewiseError, match=r"task\.train or task\.test"):
             call(tiny, task)  # type: ignore[operator]
 
@@ -112,7 +113,7 @@ def test_examples_are_text(tiny: Model, task: Task) -> None:
     ("data", "said"),
     [
         ([{**ROWS[0], "clean": ""}, ROWS[1], {**ROWS[2], "correct": "a b"}], r"pair 0: clean is ''.* 1 further row"),
-        ([{"clean": "a"}], r"pair 0: columns: missing \['corrupted', 'right', 'wrong'\], there are \['clean'\]"),
+        ([{"clean": "a"}], r"pair 0: columns: missing \['corrupted', 'correct', 'incorrect'\], there are \['clean'\]"),
         ({"clean": ["a"], "corrupted": ["b"], "correct": ["c"], "incorrect": ["d", "e"]}, "lists of equal length"),
         ({"train": ROWS, "test": ROWS}, "one split of a Hugging Face dataset"),
         ([("a", "b")], "is no pair"),

@@ -61,7 +61,7 @@ def test_words_are_the_largest_and_worth_is_the_gradient_times_the_change() -> N
     on = Receivers(Setting(model, pairs), Batch(0, pairs))
     sender = model.graph.find_sender("m1")
     assert sender is not None
-    expected = float((on.gradient(sender) * on.delta[sender]).sum() / (on.logit_diffs[0] - on.logit_diffs[1]).mean())
+    expected = float((on.gradient(sender) * on.delta[sender]).sum() / on.total_effect.mean())
     assert found.worth["m1"] == pytest.approx(expected, rel=1e-5)
     assert all(position >= int(pairs.first_difference[0]) for position, _ in one.worth)
 

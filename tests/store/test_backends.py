@@ -1,4 +1,4 @@
-"""Stores at URLs: the same results as in a folder, found from elsewhere; damage is never trusted, nothing is lost."""
+"""Stores at URLs: the same results as in a folder, found from elsewhere; damage is never trusted."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gatewise.cli.main import app
 from gatewise.compute import Compute
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store import SCHEMA, Store
-from gatewise.store.backends import Folder, Root
+from gatewise.store.backends import Backend
 from gatewise.store.format import checkpoint_name, entry_name
-from gatewise.store.maintenance import collect, list_entries
+from gatewise.store.maintenance import list_entries
 from gatewise.sweep import run_sweep
 from gatewise.sweep.grid import grid_from
 
@@ -54,32 +54,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     fsspec.filesystem("memory").store.clear()
 
 
-def outbox(store: Store) -> Folder:
-    assert store.shelf.outbox is not None
-    return store.shelf.outbox
-
-
-def unsent(store: Store) -> list[str]:
-    """Names of all files in the outbox of this machine."""
-    return [path.name for path in outbox(store).folder.rglob("*") if path.is_file()]
-
-
 # What is stored
 
 
 def test_found_again_from_another_machine_equal_to_a_folder_store(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, folder = Store(url), Store(tmp_path / "folder")
-    for store in (here, folder):
+    folder = Store(tmp_path / "folder")
+    for store in (Store(url), folder):
         assert store.get(KEY) is None
         store.check_writable()
         store.put(KEY, some_circuits(), {"why": "test"})
         assert store.remember({"a": 1}, lambda: [float("inf"), 0.1]) == [float("inf"), 0.1]
-    assert unsent(here) == []
     another_machine(monkeypatch, tmp_path)
     there = Store(url + "/")
-    assert outbox(there).folder != outbox(here).folder
     expected = folder.get(KEY)
     assert expected is not None
     assert same(there.get(KEY) or [], expected)
@@ -106,7 +94,7 @@ def test_a_search_is_the_same_as_in_a_folder_and_done_once(
 def test_a_file_url_is_another_name_of_a_folder(tmp_path: Path) -> None:
     Store(tmp_path / "runs").put(KEY, some_circuits(), {})
     store = Store(f"file://{tmp_path}/runs")
-    assert (store.shelf.outbox, store.location) == (None, str(tmp_path / "runs"))
+    assert store.location == str(tmp_path / "runs")
     assert same(store.get(KEY) or [], some_circuits())
 
 
@@ -122,7 +110,7 @@ def test_two_writers_leave_the_whole_entry_of_one(url: str) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "half", "one byte more", "one bit", "wrong name"])
 def test_damage_is_never_trusted_and_is_replaced(url: str, damage: str) -> None:
-    store, remote = Store(url), Root(url)
+    store, remote = Store(url), Backend(url)
     store.put(KEY, some_circuits(), {})
     store.put(OTHER, some_circuits()[:1], {})
     whole = remote.read(entry_name(KEY))
@@ -169,86 +157,56 @@ def test_a_folder_is_copied_to_a_bucket_and_back(tmp_path: Path) -> None:
 
 def test_the_store_of_an_earlier_version_is_named(url: str) -> None:
     store = Store(url)
-    store.shelf.root.write(f"{KEY[:2]}/{KEY}.entry", b"{}")
-    store.shelf.root.write(".gatewise-store", b"A run store of gatewise.\n")
+    store.backend.write(f"{KEY[:2]}/{KEY}.entry", b"{}")
+    store.backend.write(".gatewise-store", b"A run store of gatewise.\n")
     with pytest.raises(GatewiseError, match=r"earlier version of gatewise.*give another place"):
         store.remember({}, lambda: pytest.fail("worked"))
 
 
-# Nothing is lost
+# A network that fails is as a disk that is full
 
 
-class Down:
-    """Stands for a network that fails."""
+@pytest.fixture
+def network_down(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """From when `check_writable` has been asked on; `undo` mends it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.down, real = True, Bucket.pipe_file
+    def pipe(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("the network is down\nand more lines")
 
-        def pipe(system: Bucket, *arguments: Any, **more: Any) -> Any:
-            if self.down:
-                raise ConnectionError("the network is down\nand more lines")
-            return real(system, *arguments, **more)
-
-        monkeypatch.setattr(Bucket, "pipe_file", pipe)
+    monkeypatch.setattr(Bucket, "pipe_file", pipe)
+    monkeypatch.setattr(Backend, "check_writable", lambda _: None)
+    return monkeypatch
 
 
-def test_what_cannot_be_sent_is_kept_found_and_sent_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_sent_is_handed_over_with_a_warning(tmp_path: Path, network_down: pytest.MonkeyPatch) -> None:
     url = f"bucket://{tmp_path}/shared/runs"
-    Store(url).check_writable()
-    network = Down(monkeypatch)
-    monkeypatch.setattr(Root, "check_writable", lambda _: None)  # it broke down after that
-    with pytest.warns(GatewiseWarning, match=r"the network is down\).*kept in .*sends them"):
+    with pytest.warns(GatewiseWarning, match=r"not stored: .*the network is down\)"):
         assert Store(url).remember({"a": 1}, lambda: 5) == 5
-    assert Store(url).recall({"a": 1}) == 5
-    with pytest.warns(GatewiseWarning, match="still to be sent"):
-        assert Store(url).remember({"a": 1}, lambda: 6) == 5
-    network.down = False
-    store = Store(url)
-    assert [entry.path.startswith("bucket://") for entry in list_entries(store)] == [False]
-    store.tidy()
-    assert unsent(store) == []
-    assert [entry.path.startswith("bucket://") for entry in list_entries(store)] == [True]
-    another_machine(monkeypatch, tmp_path)
-    assert Store(url).recall({"a": 1}) == 5
+    assert Store(url).recall({"a": 1}) is None
+    with pytest.raises(GatewiseError, match=r"the network is down\)"):
+        Store(url).put(KEY, some_circuits(), {})
+    network_down.undo()
+    assert Store(url).remember({"a": 1}, lambda: 6) == 6
 
 
-def test_damage_in_the_outbox_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"bucket://{tmp_path}/shared/runs"
-    network, store = Down(monkeypatch), Store(url)
-    with pytest.warns(GatewiseWarning, match="kept in"):
-        store.put(KEY, some_circuits(), {})
-    outbox(store).write(entry_name(KEY), b"x")
-    network.down = False
-    store.tidy()
-    assert store.shelf.root.read(entry_name(KEY)) is None
-    with pytest.warns(GatewiseWarning, match="is damaged"):
-        assert Store(url).get(KEY) is None
-    assert [entry.kind for entry in collect(store)] == ["damaged"]
-    assert unsent(store) == []
-
-
-def test_a_search_goes_on_while_the_network_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_cannot_save_its_state_stops_and_loses_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     url, whole = f"bucket://{tmp_path}/shared/runs", found("edge-pruning threshold")
-    Store(url).check_writable()
     seen: list[int] = []
     with stopped_after(1, seen), pytest.raises(StoppedError):
         found("edge-pruning threshold", compute=Compute(store=url))
-    network = Down(monkeypatch)
-    monkeypatch.setattr(Root, "check_writable", lambda _: None)
-    with (
-        stopped_after(1, seen),
-        pytest.warns(GatewiseWarning, match="network is down.*kept in"),
-        pytest.raises(StoppedError),
-    ):
+    network: pytest.MonkeyPatch = request.getfixturevalue("network_down")
+    with pytest.raises(GatewiseError, match=r"cannot save a checkpoint.*network is down.*untouched.*resumes"):
         found("edge-pruning threshold", compute=Compute(store=url))
-    network.down, seen = False, []
+    network.undo()
+    seen = []
     with stopped_after(0, seen):
         assert same_search(found("edge-pruning threshold", compute=Compute(store=url)), whole)
     everything: list[int] = []
     with stopped_after(0, everything):
         found("edge-pruning threshold", compute=Compute(store=tmp_path / "folder"))
-    assert len(seen) == len(everything) - 2  # went on from the later state, which was not sent
-    assert unsent(Store(url)) == []
+    assert len(seen) == len(everything) - 1  # resumed from the state before
 
 
 # Checkpoints
@@ -269,28 +227,19 @@ def test_a_search_goes_on_elsewhere(url: str, tmp_path: Path, monkeypatch: pytes
     assert [entry.kind for entry in list_entries(Store(url))] == ["circuits"]
 
 
-def test_the_later_state_is_used(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_is_read_elsewhere_and_a_damaged_one_never(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Store(url).checkpoint(KEY).save({"step": 1}, {"x": torch.zeros(1)})
     another_machine(monkeypatch, tmp_path)
     there = Store(url).checkpoint(KEY)
     saved = there.load()
     assert saved is not None
     assert saved.state == {"step": 1}
-    there.save({"step": 2}, {})
-    store = Store(url)
-    first, second = Store(tmp_path / "a").checkpoint(KEY), store.checkpoint(KEY)
-    first.save({"step": "unsent"}, {})  # of a time without a network, before the other machine went on
-    (kept,) = (content for _, content in Store(tmp_path / "a").shelf.copies(checkpoint_name(KEY)))
-    outbox(store).write(checkpoint_name(KEY), kept)
-    later = second.load()
-    assert later is not None
-    assert later.state == {"step": 2}
-    Root(url).write(checkpoint_name(KEY), b"half")
+    Backend(url).write(checkpoint_name(KEY), b"half")
     with pytest.warns(GatewiseWarning, match=r"checkpoint .* is not used: it cannot be understood"):
-        left = Store(url).checkpoint(KEY).load()
-    assert left is not None
-    assert left.state == {"step": "unsent"}
-    assert sorted(bool(entry.problem) for entry in list_entries(Store(url))) == [False, True]
+        assert Store(url).checkpoint(KEY).load() is None
+    assert [bool(entry.problem) for entry in list_entries(Store(url))] == [True]
     Store(url).checkpoint(KEY).clear()
     assert Store(url).checkpoint(KEY).load() is None
 
@@ -316,9 +265,7 @@ def run(*words: Any) -> tuple[int, str]:
 
 def test_list_show_verify_and_gc(url: str) -> None:
     store = Store(url)
-    store.put(
-        KEY, some_circuits(), {"method": {"name": "eap"}, "directions": ["ns"], "sizes": {"ns": [1, 5]}, "seed": 0}
-    )
+    store.put(KEY, some_circuits(), {"method": "eap", "direction": "ns", "sizes": {"ns": [1, 5]}, "seed": 0})
     store.checkpoint(OTHER).save({"step": 3}, {"x": torch.arange(3)})
     code, text = run("list", "--store", url)
     assert code == 0
@@ -329,7 +276,7 @@ def test_list_show_verify_and_gc(url: str) -> None:
     shown = json.loads(run("show", KEY[:4], "--store", url, "--json")[1])
     assert [circuit["edges"] for circuit in shown["circuits"]][:2] == [1, 5]
     assert run("verify", "--store", url)[0] == 0
-    Root(url).write(entry_name("ef" + "2" * 30), pack({"schema": SCHEMA - 1}, {}))
+    Backend(url).write(entry_name("ef" + "2" * 30), pack({"schema": SCHEMA - 1}, {}))
     assert "removed 1," in run("gc", "--store", url)[1]
     assert {entry.kind for entry in list_entries(store)} == {"circuits", "checkpoint"}
     run("gc", "--store", url, "--checkpoints")
@@ -389,11 +336,10 @@ def test_buckets_are_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not os.path.exists("/no-such-bucket")
 
 
-def test_passwords_are_not_shown(tmp_path: Path) -> None:
+def test_passwords_are_not_shown() -> None:
     store = Store("memory://someone:secret@host/runs/")
     assert repr(store) == "<Store in memory://someone:***@host/runs>"
     assert store.location == "memory://someone:secret@host/runs"
-    assert "secret" not in outbox(store).location
 
 
 # Sweeps
@@ -418,7 +364,6 @@ def test_a_sweep_of_two_workers_equals_the_serial_one(tmp_path: Path, monkeypatc
     assert shared.forecast.missing == 4
     assert (tmp_path / "shared-table/table.csv").read_bytes() == (tmp_path / "serial/table.csv").read_bytes()
     assert not any(entry.problem for entry in list_entries(Store(url)))
-    assert unsent(Store(url)) == []
     another_machine(monkeypatch, tmp_path)
     again = run_sweep(small_grid(), tmp_path / "again", compute=Compute(store=url))
     assert again.forecast.missing == 0

@@ -74,7 +74,7 @@ def test_what_was_saved_survives_a_full_disk(
         raise OSError(problem, os.strerror(problem))
 
     monkeypatch.setattr(files, "_write", failing)
-    with pytest.raises(GatewiseError, match=f"checkpoint.*{os.strerror(problem)}.*untouched.*goes on"):
+    with pytest.raises(GatewiseError, match=f"checkpoint.*{os.strerror(problem)}.*untouched.*resumes"):
         checkpoint.save({"step": 2}, {})
     saved = checkpoint.load()
     assert saved is not None

@@ -72,7 +72,7 @@ def test_show(store: Store) -> None:
     code, text = run("show", KEY[:4], "--store", root(store), "--json")
     shown = json.loads(text)
     assert code == 0
-    assert shown["record"]["method"] == {"name": "eap"}
+    assert shown["record"]["method"] == "eap"
     assert [circuit["edges"] for circuit in shown["circuits"]][:2] == [1, 5]
     plain = next(entry for entry in list_entries(store) if entry.kind == "json")
     assert '"nan"' in run("show", plain.key, "--store", root(store))[1]

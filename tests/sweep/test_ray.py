@@ -88,7 +88,7 @@ def killer(kills: int, parts: int, done_parts: Callable[[], int]) -> Iterator[li
         found = []
         for child in psutil.Process().children(recursive=True):
             try:
-                if any(word.startswith("ray::attempt") for word in child.cmdline()):
+                if any(word.startswith("ray::on_ray_worker") for word in child.cmdline()):
                     found.append(child)
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue

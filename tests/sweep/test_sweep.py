@@ -167,9 +167,9 @@ def test_workers_and_ray_exclude_each_other(tmp_path: Path) -> None:
 _PARENT = """
 import sys
 from pathlib import Path
-from gatewise.workers import run_tasks
+from gatewise.workers import run_jobs
 from waiting import wait
-list(run_tasks(["a", "b"], wait, sys.argv[1], retries=0, workers=2))
+list(run_jobs(["a", "b"], wait, sys.argv[1], retries=0, workers=2))
 """
 _WAITING = """
 import time

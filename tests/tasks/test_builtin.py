@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks import RECIPES, Pairs, every_form, ioi, sa, task, tokenizer_fingerprint
-from gatewise.tasks.encoding import Encoder, adds_bos
+from gatewise.tasks import Pairs, ioi, sa, task
+from gatewise.tasks.encoding import Encoder, adds_bos, tokenizer_fingerprint
 from gatewise.tasks.example import Example
-from gatewise.tasks.task_names import parse_name
+from gatewise.tasks.registry import RECIPES, all_task_names, parse_name
 
 from .conftest import TextModel, byte_level
 
@@ -132,7 +132,7 @@ def test_held_out_templates(corruption: str, two_digits: TextModel) -> None:
         task("gt", two_digits, held_out="templates")
 
 
-@pytest.mark.parametrize("name", every_form())
+@pytest.mark.parametrize("name", all_task_names())
 def test_the_full_name_of_a_task_asks_for_it_again(name: str, two_digits: TextModel) -> None:
     made = task(name, two_digits, examples=4)
     short, options = parse_name(name)
@@ -141,7 +141,7 @@ def test_the_full_name_of_a_task_asks_for_it_again(name: str, two_digits: TextMo
 
 
 def test_forms_of_a_task_have_different_fingerprints(two_digits: TextModel) -> None:
-    prints = {name: task(name, two_digits, examples=20).train.fingerprint for name in every_form()}
+    prints = {name: task(name, two_digits, examples=20).train.fingerprint for name in all_task_names()}
     assert len(set(prints.values())) == len(prints)
 
 

@@ -44,6 +44,21 @@ def test_a_csv_and_a_jsonl_say_the_same(write: Callable[..., Path], two_digits: 
     assert not set(table.train.clean_text) & set(table.test.clean_text)
 
 
+@pytest.mark.parametrize("name", ["own.csv", "own.jsonl"])
+def test_files_with_right_and_wrong_are_still_read(
+    write: Callable[..., Path], two_digits: TextModel, name: str
+) -> None:
+    older = "clean,corrupted,Right,wrong\n" + GOOD
+    if name.endswith(".jsonl"):
+        older = "\n".join(json.dumps(row) for row in csv.DictReader(io.StringIO(older)))
+    made, expected = task(write(older, name), two_digits), task(write(HEADER + GOOD), two_digits)
+    assert made.train.fingerprint == expected.train.fingerprint
+    assert made.test.fingerprint == expected.test.fingerprint
+    both = "clean,corrupted,right,wrong,correct\n" + "a,b,c,d,e\n"
+    with pytest.raises(GatewiseError, match="correct is there twice"):
+        task(write(both), two_digits)
+
+
 def test_several_answers(write: Callable[..., Path], two_digits: TextModel) -> None:
     text = HEADER + "The girls helped,The girl helped,themselves,herself|himself| herself\n" + GOOD
     path = write(text)

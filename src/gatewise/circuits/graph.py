@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 QKV = Literal["split", "merged"]
 SublayerKind = Literal["source", "attention", "pointwise", "output"]
 Grouping = Literal["port", "node"]  # what an edge goes into
+LOGITS = -1  # as a node: the only one that reads and does not write, so it has no sender index
 
 _HEAD_ALIAS = re.compile(r"^[aA](\d{1,9})\.h?(\d{1,9})$")
 _PORT_ALIAS = re.compile(r"^(.*?)(?:<([qkv])>|\.([qkv]))?$")
@@ -101,7 +102,18 @@ class Graph:
     def transformer(
         cls, n_layers: int, n_heads: int, d_model: int, *, parallel: bool = False, qkv: QKV = "split"
     ) -> Graph:
-        """The graph of a decoder: `n_layers` times (heads, MLP), between `input` and `logits`."""
+        """Make the graph of a decoder: `n_layers` times (heads, MLP), between `input` and `logits`.
+
+        Args:
+            n_layers: Number of layers.
+            n_heads: Query heads of each layer.
+            d_model: Width of the residual stream.
+            parallel: Whether MLP and heads of a layer read the same senders, as in GPT-NeoX.
+            qkv: `split` for a port each for q, k and v; `merged` for one port per head.
+
+        Returns:
+            The graph, with all edges that the architecture has.
+        """
         if qkv not in ("split", "merged"):
             raise GatewiseError(f"qkv is 'split' (a port each for q, k and v) or 'merged' (one per head), got {qkv!r}.")
         suffixes = ("<q>", "<k>", "<v>") if qkv == "split" else ("",)
@@ -119,7 +131,16 @@ class Graph:
 
     @classmethod
     def layered(cls, sources: Sequence[str], layers: Sequence[Sequence[str]], d_model: int) -> Graph:
-        """The graph of a logic model: sources without inputs, then layers of one-port nodes, then `logits`."""
+        """Make the graph of a logic model: sources without inputs, then layers of one-port nodes, then `logits`.
+
+        Args:
+            sources: Names of the nodes that only write.
+            layers: Names of each layer's nodes.
+            d_model: Width of the residual stream.
+
+        Returns:
+            The graph, in which every node reads all nodes of earlier layers.
+        """
         sublayers = [Sublayer("source", tuple(sources), (), 0, -1)]
         written = len(sources)
         for index, nodes in enumerate(layers):
@@ -129,11 +150,26 @@ class Graph:
         return cls(tuple(sublayers), len(layers), max(map(len, (sources, *layers))), d_model)
 
     def receivers(self, grouping: Grouping = "port") -> tuple[str, ...]:
-        """What an edge into each port goes into: the port itself, or its node. [port]"""
+        """Name what an edge into each port goes into: the port itself, or its node.
+
+        Args:
+            grouping: `port` or `node`.
+
+        Returns:
+            A name for each port, in order of port index.
+        """
         return self.ports if grouping == "port" else self.port_node
 
     def by_receiver(self, edges: Iterable[int], grouping: Grouping = "port") -> dict[str, list[int]]:
-        """Edge indices by what they go into, in the order in which they are given."""
+        """Group edges by what they go into.
+
+        Args:
+            edges: Edge indices.
+            grouping: `port` or `node`.
+
+        Returns:
+            Edge indices by the name of their receiver, in the order in which they are given.
+        """
         names, groups = self.receivers(grouping), dict[str, list[int]]()
         for edge in edges:
             groups.setdefault(names[int(self.edge_port[edge])], []).append(edge)
@@ -164,17 +200,28 @@ class Graph:
 
     @cached_property
     def port_sender(self) -> tuple[int, ...]:
-        """Sender index of the node that each port belongs to; -1 for `logits`."""
-        return tuple(self._sender_index.get(node, -1) for node in self.port_node)
+        """Sender index of the node that each port belongs to; `LOGITS` for that of `logits`."""
+        return tuple(self._sender_index.get(node, LOGITS) for node in self.port_node)
 
     @cached_property
     def ports_of_sender(self) -> tuple[tuple[int, ...], ...]:
         """The ports of each writing node."""
-        found: list[list[int]] = [[] for _ in self.senders]
+        ports: list[list[int]] = [[] for _ in self.senders]
         for port, sender in enumerate(self.port_sender):
-            if sender >= 0:
-                found[sender].append(port)
-        return tuple(map(tuple, found))
+            if sender != LOGITS:
+                ports[sender].append(port)
+        return tuple(map(tuple, ports))
+
+    def ports_of(self, node: int) -> tuple[int, ...]:
+        """Return the ports of any node.
+
+        Args:
+            node: A sender index, or `LOGITS`.
+
+        Returns:
+            Port indices: q, k and v of a head, one of an MLP or of `logits`, none of a source.
+        """
+        return (len(self.ports) - 1,) if node == LOGITS else self.ports_of_sender[node]
 
     @cached_property
     def sublayer_of_port(self) -> tuple[int, ...]:
@@ -200,9 +247,7 @@ class Graph:
 
     @cached_property
     def _blocks(self) -> tuple[_Block, ...]:
-        blocks: list[_Block] = []
-        start = 0
-        groups: list[tuple[list[int], int]] = []
+        groups: list[tuple[list[int], int]] = []  # ports in listing order, and how many senders they read
         for sublayer, ports in zip(self.sublayers, self.port_slices, strict=True):
             if sublayer.kind == "source":
                 continue
@@ -214,6 +259,7 @@ class Graph:
                 groups[-1][0].extend(listing)
             else:
                 groups.append((listing, sublayer.reads))
+        blocks, start = [], 0
         for listing, reads in groups:
             blocks.append(_Block(tuple(listing), reads, start))
             start += len(listing) * reads
@@ -255,15 +301,36 @@ class Graph:
         return {name: i for i, name in enumerate(self.ports)}
 
     def find_sender(self, name: str) -> int | None:
-        """Index of the writing node with this name, in any accepted spelling; None if there is no such node."""
+        """Look up a writing node.
+
+        Args:
+            name: Its name, in any accepted spelling.
+
+        Returns:
+            Its sender index; None if there is no such node.
+        """
         return self._sender_index.get(_node_name(name))
 
     def find_port(self, name: str) -> int | None:
-        """Index of the port with this name, in any accepted spelling; None if there is no such port."""
+        """Look up a port.
+
+        Args:
+            name: Its name, in any accepted spelling.
+
+        Returns:
+            Its port index; None if there is no such port.
+        """
         return self._port_index.get(_port_name(name))
 
     def find(self, name: str) -> int | None:
-        """Index of the edge with this name, in any accepted spelling; None if there is no such edge."""
+        """Look up an edge.
+
+        Args:
+            name: Sender and port joined by `->`, each in any accepted spelling.
+
+        Returns:
+            Its edge index; None if there is no such edge.
+        """
         sender_name, arrow, port_name = name.partition("->")
         sender, port = self.find_sender(sender_name), self.find_port(port_name)
         if not arrow or sender is None or port is None:
@@ -272,7 +339,17 @@ class Graph:
         return None if index < 0 else index
 
     def index(self, name: str) -> int:
-        """Index of the edge with this name; an error that says what is wrong with the name if there is none."""
+        """Look up an edge that has to exist.
+
+        Args:
+            name: Sender and port joined by `->`, each in any accepted spelling.
+
+        Returns:
+            Its edge index.
+
+        Raises:
+            GatewiseError: There is no such edge; the message says what is wrong with the name.
+        """
         index = self.find(name)
         if index is None:
             raise GatewiseError(self._why_unknown(name))
@@ -284,45 +361,89 @@ class Graph:
         if not arrow:
             return f"edge {name!r} has no '->'; write it as sender->port, for example {example!r}."
         if self.find_sender(sender_name) is None:
-            return f"edge {name!r}: there is no sender {sender_name!r} in {self!r}; senders are {_some(self.senders)}."
+            return f"edge {name!r}: there is no sender {sender_name!r} in {self!r}; senders are {_brief(self.senders)}."
         if self.find_port(port_name) is None:
-            return f"edge {name!r}: there is no port {port_name!r} in {self!r}; ports are {_some(self.ports)}."
+            return f"edge {name!r}: there is no port {port_name!r} in {self!r}; ports are {_brief(self.ports)}."
         return f"edge {name!r} does not exist: {sender_name} writes after {port_name} reads."
 
     def matrix(self, values: Tensor) -> Tensor:
-        """Spread values over edges [..., edge] into a matrix [..., port, sender], 0 where there is no edge."""
+        """Arrange values of edges by port and sender.
+
+        Args:
+            values: One for each edge. [..., edge]
+
+        Returns:
+            The same as a matrix, 0 where there is no edge. [..., port, sender]
+        """
         out = values.new_zeros(*values.shape[:-1], len(self.ports), len(self.senders))
         out[..., self.edge_port.to(values.device), self.edge_sender.to(values.device)] = values
         return out
 
     def vector(self, matrix: Tensor) -> Tensor:
-        """The inverse of `matrix`: pick the edges [..., edge] out of [..., port, sender]."""
+        """Pick the values of edges out of a matrix: the inverse of `matrix`.
+
+        Args:
+            matrix: Values by port and sender. [..., port, sender]
+
+        Returns:
+            One value for each edge. [..., edge]
+        """
         return matrix[..., self.edge_port.to(matrix.device), self.edge_sender.to(matrix.device)]
 
     def circuit(self, edges: Iterable[str] | Iterable[int]) -> Circuit:
-        """The circuit of these edges, given by name or by index."""
+        """Make the circuit of these edges.
+
+        Args:
+            edges: Names, in any accepted spelling, or edge indices.
+
+        Returns:
+            The circuit that keeps these edges and no others.
+        """
         from gatewise.circuits.circuit import Circuit
 
         indices = [edge if isinstance(edge, int) else self.index(edge) for edge in edges]
         return Circuit.from_indices(self, indices)
 
     def full(self) -> Circuit:
-        """The circuit of all edges."""
+        """Make the circuit of all edges.
+
+        Returns:
+            The circuit that does what the whole model does.
+        """
         return ~self.empty()
 
     def empty(self) -> Circuit:
-        """The circuit of no edges."""
+        """Make the circuit of no edges.
+
+        Returns:
+            The circuit in which every edge is patched.
+        """
         return self.circuit([])
 
     def random_circuit(self, edges: int, seed: int = 0) -> Circuit:
-        """A circuit of exactly `edges` edges drawn uniformly."""
+        """Draw a circuit of exactly this many edges uniformly.
+
+        Args:
+            edges: How many.
+            seed: The same seed draws the same edges.
+
+        Returns:
+            The circuit.
+
+        Raises:
+            GatewiseError: The graph has fewer edges.
+        """
         if not 0 <= edges <= self.n_edges:
             raise GatewiseError(f"a random circuit of {edges} edges was asked for; the graph has {self.n_edges:,}.")
         generator = torch.Generator().manual_seed(seed)
         return self.circuit(torch.randperm(self.n_edges, generator=generator)[:edges].tolist())
 
     def config(self) -> dict[str, Any]:
-        """The `cfg` entry of a circuit file."""
+        """Describe the graph for a circuit file.
+
+        Returns:
+            The `cfg` entry, with the keys of EAP-IG.
+        """
         return {
             "n_layers": self.n_layers,
             "n_heads": self.n_heads,
@@ -365,5 +486,5 @@ def _port_name(name: str) -> str:
     return _node_name(node) + (f"<{kind}>" if kind else "")
 
 
-def _some(names: Sequence[str]) -> str:
+def _brief(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:3])}, ..., {', '.join(names[-2:])}"

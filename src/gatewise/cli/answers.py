@@ -25,8 +25,7 @@ def circumstances(command: str, model: str, task: str, method: str) -> dict[str,
     """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method."""
     from importlib.metadata import version
 
-    from gatewise.tasks.registry import RECIPES
-    from gatewise.tasks.task_names import parse_name
+    from gatewise.tasks.registry import RECIPES, parse_name
 
     name, _ = parse_name(task)
     own = [] if name in RECIPES else [Path(name)]

@@ -21,7 +21,7 @@ from gatewise.cli.gates import gates_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
-from gatewise.cli.reconcile import conflict_command, reconcile_command
+from gatewise.cli.reconcile import reconcile_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
 from gatewise.cli.sweep import sweep_command
@@ -73,7 +73,6 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "evaluate": evaluate_command,
         "test-gate": test_gate_command,
         "compare": compare_command,
-        "conflict": conflict_command,
         "reconcile": reconcile_command,
         "mib": mib_command,
     },

@@ -34,19 +34,19 @@ def list_tasks(as_json: JsonOption = False) -> None:
     gatewise tasks list
     ```
     """
-    from gatewise.tasks import RECIPES, options_of
+    from gatewise.tasks.registry import RECIPES, task_options
 
     if as_json:
-        listed = [{"name": r.name, "summary": r.summary, "options": options_of(r.name)} for r in RECIPES.values()]
+        listed = [{"name": r.name, "summary": r.summary, "options": task_options(r.name)} for r in RECIPES.values()]
         print(json.dumps(listed, indent=2))
         return
     console = Console(highlight=False)
     for recipe in RECIPES.values():
         console.print(f"[bold]{recipe.name}[/bold]: {recipe.summary}")
-        for option, values in options_of(recipe.name).items():
+        for option, values in task_options(recipe.name).items():
             console.print(f"  {option}: {values[0]}, or {' or '.join(values[1:])}")
     console.print("An option is written behind the name: ioi:corruption=all-names,held_out=templates")
-    console.print("Your own: a .csv or .jsonl file with the columns clean, corrupted, right, wrong.")
+    console.print("Your own: a .csv or .jsonl file with the columns clean, corrupted, correct, incorrect.")
 
 
 @tasks_app.command("show")
@@ -99,7 +99,7 @@ def check_task(
 ) -> None:
     """Read a file of pairs, check every line, and tell what makes it doubtful for a model, with and without BOS.
 
-    The file has the columns clean, corrupted, right, wrong; both prompts of a line need the same number of tokens.
+    The file has the columns clean, corrupted, correct, incorrect; both prompts of a line need equally many tokens.
 
     Examples:
 
@@ -110,10 +110,10 @@ def check_task(
     """
     from gatewise.evaluation import ability, check_task
     from gatewise.evaluation.task_check import bos_problem, preview
-    from gatewise.tasks import RECIPES, task
-    from gatewise.tasks.parsing import BadRowsError, doubtful
+    from gatewise.tasks import task
+    from gatewise.tasks.parsing import BadRowsError, doubtful_rows
+    from gatewise.tasks.registry import RECIPES, parse_name
     from gatewise.tasks.task_files import MOST_PAIRS, read_lines
-    from gatewise.tasks.task_names import parse_name
 
     short, _ = parse_name(path)
     lines: list[Row] = [] if short in RECIPES else read_lines(Path(short))[0]  # before the model is loaded
@@ -122,10 +122,10 @@ def check_task(
     try:
         made = task(path, loaded, bos=machine.bos, **reading)
     except BadRowsError as error:
-        _refuse(path, error.problems, doubtful(lines), as_json)
+        _refuse(path, error.problems, doubtful_rows(lines), as_json)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
-        problems = [*check_task(loaded, made, compute=machine.compute()), *doubtful(lines)]
+        problems = [*check_task(loaded, made, compute=machine.compute()), *doubtful_rows(lines)]
     sizes = {"train": len(made.train), "test": len(made.test)}
     search = ability(loaded, made.train, compute=machine.compute())
     found = {made.bos: ability(loaded, made.test, compute=machine.compute())}
@@ -191,11 +191,12 @@ def measure_tasks(
     ```
     """
     from gatewise.evaluation import ability
-    from gatewise.tasks import every_form, task
+    from gatewise.tasks import task
+    from gatewise.tasks.registry import all_task_names
 
     loaded = load(model, machine)
     reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
-    tests = [task(name, loaded, examples=examples, seed=seed, **reading).test for name in names or every_form()]
+    tests = [task(name, loaded, examples=examples, seed=seed, **reading).test for name in names or all_task_names()]
     found = {pairs.name: ability(loaded, pairs, compute=machine.compute()) for pairs in tests}
     if as_json:
         print(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))

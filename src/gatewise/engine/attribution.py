@@ -28,9 +28,8 @@ from gatewise.models.components import KINDS, Attention, KeysValues, Pointwise, 
 from gatewise.models.model import Model
 
 Wrote = Callable[[slice, Tensor], None]  # which senders, their outputs at the last columns [sender, example, column, d]
-_RUNS_AT_ONCE = (
-    8  # whose gradients are held together: saves time, costs a residual stream per attention sublayer and run
-)
+# Runs whose gradients are held together: saves time, costs a residual stream per attention sublayer and run.
+_RUNS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +78,8 @@ class Attribution:
         self._sublayers = (*self.model.sublayers, None)  # the logits are the last
         self._columns = _columns(self.model, self.layout.window)
         shape = (len(self.model.graph.senders), len(self.pairs), self.layout.window, self.model.d_model)
-        self._difference = torch.empty(shape, dtype=_fine(self.model.dtype), device=self.model.device)
+        fine = torch.promote_types(self.model.dtype, torch.float32)  # scores sum up many small products
+        self._difference = torch.empty(shape, dtype=fine, device=self.model.device)
 
     def directions(self, directions: Sequence[Direction]) -> dict[Direction, Tensor]:
         """Scores summed over the examples, gradients on the clean side (ns) or the corrupted (dn). [port, sender] each
@@ -104,8 +104,8 @@ class Attribution:
         for begin in range(1, steps, _RUNS_AT_ONCE):
             sums: list[SublayerGradient] = []
             for step in range(begin, min(begin + _RUNS_AT_ONCE, steps)):
-                found = self._gradients(self._run(torch.lerp(first, last, step / steps)), metric)
-                sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+                gradients = self._gradients(self._run(torch.lerp(first, last, step / steps)), metric)
+                sums = [a + b for a, b in zip(sums, gradients, strict=True)] if sums else gradients
             for index, gradient in enumerate(sums):
                 self._score(total, index, self._spell_out(index, gradient, buffer))
         return total / steps
@@ -118,6 +118,7 @@ class Attribution:
 
     def _both_sides(self, directions: Sequence[Direction]) -> dict[Direction, _Run]:
         """Fill the difference, corrupted - clean of all senders; the runs of the sides that are gone back through."""
+        # Never both sides' outputs at once: the corrupted side is written into the buffer, the clean side taken away.
         difference, runs = self._difference, {}
 
         def fill(nodes: slice, out: Tensor) -> None:
@@ -159,7 +160,7 @@ class Attribution:
                 readings.append(reading)
             if wrote is not None:
                 wrote(nodes[index + 1], out)
-            return F.pad(out.sum(dim=0), (0, 0, x.shape[1] - columns, 0))
+            return F.pad(out.sum(dim=0), (0, 0, x.shape[1] - columns, 0))  # 0 at columns that nothing reads
 
         return _Run(readings, walk(self.model, start, write)[-1][:, -1:])
 
@@ -168,11 +169,12 @@ class Attribution:
     ) -> tuple[_Reading, Tensor]:
         """What the heads write at the last columns. [head, example, column, d]"""
         normed = sublayer.normed(x[None])
-        points = tuple(
-            _leaf(sublayer.per_head(projection(normed))) for projection in (sublayer.q, sublayer.k, sublayer.v)
-        )
-        q, k, v = (sublayer.place(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
-        z = sublayer.attend(q[:, :, -columns:], k, v, self.layout, sublayer.prefix_per_head(prefix))
+        # Leaves for each query head, though those of a group have the same keys and values: every head has a k and a v
+        # port of its own, and so a gradient of its own.
+        points = tuple(_leaf(sublayer.per_head(projection(normed))) for projection in sublayer.projections)
+        q, k, v = (sublayer.positioned(kind, y, self.layout) for kind, y in zip(KINDS, points, strict=True))
+        z = sublayer.attend(q[:, :, -columns:], k, v, self.layout, prefix)
+        # Without a norm over the sum, what heads write is linear in z: autograd may end there, before d_model.
         out = z if sublayer.joint_norm is None else sublayer.write_sum(z)
         return _Reading(x, points, out), sublayer.write(z.detach())
 
@@ -197,14 +199,14 @@ class Attribution:
 
     def _gradients(self, run: _Run, metric: Distance) -> list[SublayerGradient]:
         """Of one run at all sublayers and the logits, not spelt out."""
-        found: list[SublayerGradient] = []
+        gradients: list[SublayerGradient] = []
 
         def through(index: int, gradient: SublayerGradient) -> Tensor:
-            found.append(gradient)
+            gradients.append(gradient)
             return _through_all(self._sublayers[index], gradient)
 
         self._go_back(run, metric, through)
-        return found[::-1]
+        return gradients[::-1]
 
     @torch.no_grad()
     def _go_back(self, run: _Run, metric: Distance, through: Callable[[int, SublayerGradient], Tensor]) -> None:
@@ -219,27 +221,33 @@ class Attribution:
             (into_last,) = torch.autograd.grad(metric(self.model.unembed(last[:, 0])).sum(), last)
         gradient = SublayerGradient((into_last[None].to(self._difference),))
         current = through(len(self.model.sublayers), gradient)
-        earlier: dict[int, Tensor] = {}  # gradients at streams, by the number of senders that have written
+        # What sublayers bring to the gradient at the stream they read, by the number of senders that had written. It
+        # waits until those are reached: heads and MLP of a parallel layer read a stream from before both wrote.
+        waiting: dict[int, Tensor] = {}
         for index in reversed(range(len(self.model.sublayers))):
-            later = earlier.pop(nodes[index + 1].stop, None)
-            current = current if later is None else _plus(current, later)
+            joining = waiting.pop(nodes[index + 1].stop, None)
+            current = current if joining is None else _plus(current, joining)
             gradient = _gather(self.model.sublayers[index], run.readings.pop(), current[:, -self._columns[index] :])
             into_x, reads = through(index, gradient), specs[index].reads
-            earlier[reads] = _plus(into_x, earlier[reads]) if reads in earlier else into_x
+            waiting[reads] = _plus(into_x, waiting[reads]) if reads in waiting else into_x
 
     def _buffer(self) -> Tensor:
         """For the gradients at the ports of any sublayer of attention: fresh memory is slow."""
-        heads = max(
-            (sublayer.n_heads for sublayer in self.model.sublayers if isinstance(sublayer, Attention)), default=0
-        )
-        return self._difference.new_empty(3 * heads, *self._difference.shape[1:])
+        heads = [sublayer.n_heads for sublayer in self.model.sublayers if isinstance(sublayer, Attention)]
+        return self._difference.new_empty(3 * max(heads, default=0), *self._difference.shape[1:])
 
     def _spell_out(self, index: int, gradient: SublayerGradient, buffer: Tensor) -> Tensor:
         """The gradient at every port of a sublayer. [port, example, column, d]; of attention in the buffer"""
         sublayer = self._sublayers[index]
         if not isinstance(sublayer, Attention):
             return gradient.direct[0]
-        _spell_out(sublayer, gradient, buffer)
+        blocks = buffer.split(sublayer.n_heads)  # all q, all k, all v
+        for projection, direct, block in zip(sublayer.projections, gradient.direct, blocks, strict=True):
+            weight = _with_norm(sublayer, projection, buffer.dtype)
+            groups, d, size = weight.shape  # query heads of a group share a weight
+            torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
+        for along, standard in zip(gradient.along, gradient.standard, strict=True):
+            buffer.addcmul_(along, standard, value=-1)
         return buffer if self.model.graph.qkv == "split" else buffer.unflatten(0, (3, sublayer.n_heads)).sum(dim=0)
 
     def _score(self, scores: Tensor, index: int, into_ports: Tensor) -> None:
@@ -269,11 +277,6 @@ def _plus(a: Tensor, b: Tensor) -> Tensor:
     return wide
 
 
-def _fine(dtype: torch.dtype) -> torch.dtype:
-    """Scores are accumulated in float32 at least."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 def _gather(sublayer: Attention | Pointwise, reading: _Reading, into_stream: Tensor) -> SublayerGradient:
     """Take the gradient at the stream through a sublayer and the norm before it, but not yet through the projections.
 
@@ -292,11 +295,9 @@ def _gather(sublayer: Attention | Pointwise, reading: _Reading, into_stream: Ten
     standard, scale = sublayer.norm.standardise(reading.x.to(fine))
     zero = torch.zeros_like(reading.x[:1, :1]) if sublayer.norm.bias is None else sublayer.norm.bias.expand(1, 1, -1)
     direct, along = [], []
-    for projection, point, gradient in zip(
-        (sublayer.q, sublayer.k, sublayer.v), reading.points, gradients, strict=True
-    ):
+    for projection, point, gradient in zip(sublayer.projections, reading.points, gradients, strict=True):
         direct.append(gradient * scale)
-        constant = sublayer.per_head(projection(zero[None]))
+        constant = sublayer.per_head(projection(zero[None]))  # of the biases of norm and projection
         along.append(((point - constant) * direct[-1]).sum(dim=-1, keepdim=True) / standard.shape[-1])
     return SublayerGradient(tuple(direct), (torch.cat(along),), (standard,))
 
@@ -310,25 +311,14 @@ def _through_all(sublayer: Attention | Pointwise | None, gradient: SublayerGradi
     if not isinstance(sublayer, Attention):
         return gradient.direct[0].sum(dim=0)
     parts = []
-    for projection, direct in zip((sublayer.q, sublayer.k, sublayer.v), gradient.direct, strict=True):
+    for projection, direct in zip(sublayer.projections, gradient.direct, strict=True):
         weight = _with_norm(sublayer, projection, direct.dtype)
-        grouped = direct.unflatten(0, (len(weight), -1)).sum(dim=1)
+        grouped = direct.unflatten(0, (len(weight), -1)).sum(dim=1)  # query heads of a group share a weight
         parts.append(grouped.movedim(0, -2).flatten(-2) @ weight.transpose(1, 2).flatten(0, 1))
     total: Tensor = parts[0] + parts[1] + parts[2]
     for along, standard in zip(gradient.along, gradient.standard, strict=True):
         total.addcmul_(along.sum(dim=0), standard, value=-1)
     return total
-
-
-def _spell_out(sublayer: Attention, gradient: SublayerGradient, out: Tensor) -> None:
-    """The gradient at every port of attention, all q, all k, all v. out: [port, example, window, d]"""
-    blocks = out.split(sublayer.n_heads)
-    for projection, direct, block in zip((sublayer.q, sublayer.k, sublayer.v), gradient.direct, blocks, strict=True):
-        weight = _with_norm(sublayer, projection, out.dtype)
-        groups, d, size = weight.shape  # query heads of a group share a weight
-        torch.bmm(direct.reshape(groups, -1, size), weight.transpose(1, 2), out=block.view(groups, -1, d))
-    for along, standard in zip(gradient.along, gradient.standard, strict=True):
-        out.addcmul_(along, standard, value=-1)
 
 
 def _with_norm(sublayer: Attention, projection: Projection, dtype: torch.dtype) -> Tensor:

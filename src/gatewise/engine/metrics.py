@@ -29,37 +29,66 @@ _LOGITS = 1 << 25  # how many at a time
 class Metric:
     """A number per example, high where the model does the task.
 
-    Give your own a name, and a version that you raise when its meaning changes: both are part of the key under which
-    results are stored. A bare function is a metric too, but what is found with it is not stored.
+    A bare function is a metric too, but what is found with it is not stored.
+
+    Args:
+        name: Part of the key under which results are stored.
+        function: From logits at the last position [..., example, vocabulary] and pairs to a number per example
+            [..., example]; None for KL, a distance without a value of its own.
+        version: Part of the key as well: raise it when the meaning changes. None if it is unknown, so that results are
+            not stored.
     """
 
     name: str
-    function: MetricFunction | None  # None: KL, a distance without a value of its own
-    version: str | None = "1"  # None: unknown, so that results are not stored
+    function: MetricFunction | None
+    version: str | None = "1"
 
     def value(self, logits: Tensor, pairs: Pairs) -> Tensor:
-        """The metric of every example. [..., example]"""
+        """Compute the metric of every example.
+
+        Args:
+            logits: At the last position. [..., example, vocabulary]
+            pairs: What the logits are about.
+
+        Returns:
+            The metric. [..., example]
+
+        Raises:
+            GatewiseError: KL has no value for one run, or the function gave another shape.
+        """
         if self.function is None:
             raise GatewiseError(
                 "KL is a distance between two runs; one run has none. Use the logit difference, or another metric."
             )
-        found = self.function(logits, pairs)
-        if found.shape != logits.shape[:-1]:
+        values = self.function(logits, pairs)
+        if values.shape != logits.shape[:-1]:
             raise GatewiseError(
-                f"the metric {self.name!r} gave a tensor of shape {tuple(found.shape)} for logits of shape "
+                f"the metric {self.name!r} gave a tensor of shape {tuple(values.shape)} for logits of shape "
                 f"{tuple(logits.shape)}; expected one number per example, {tuple(logits.shape[:-1])}."
             )
-        return found
+        return values
 
     def distance(self, reference: Tensor, pairs: Pairs) -> Distance:
-        """How far logits are from the reference's [example, vocabulary]; differentiable."""
+        """Make the function that says how far logits are from the reference's.
+
+        Args:
+            reference: Logits of the reference run. [example, vocabulary]
+            pairs: What they are about.
+
+        Returns:
+            A differentiable function from logits [..., example, vocabulary] to distances [..., example].
+        """
         if self.function is None:
             return partial(_kl, reference.float().log_softmax(dim=-1))
         value = self.value(reference, pairs)
         return lambda logits: (self.value(logits, pairs) - value).abs()
 
     def record(self) -> dict[str, Any]:
-        """For provenance and keys."""
+        """Describe the metric for provenance and keys.
+
+        Returns:
+            Its name and version.
+        """
         return {"name": self.name, "version": self.version}
 
 
@@ -67,13 +96,11 @@ def _kl(log_p: Tensor, logits: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - logits.float().log_softmax(dim=-1))).sum(dim=-1)
 
 
-KL = Metric("kl", None)
-
-
-def _logit_diff(logits: Tensor, pairs: Pairs) -> Tensor:
+def _logit_diff(logits: Tensor, pairs: Pairs) -> Tensor:  # no lambda: settings, and metrics with them, are pickled
     return pairs.logit_diff(logits)
 
 
+KL = Metric("kl", None)
 LOGIT_DIFF = Metric("logit_diff", _logit_diff)
 _NAMED = {metric.name: metric for metric in (LOGIT_DIFF, KL)}
 
@@ -86,10 +113,19 @@ def metric_of(given: str | Metric | MetricFunction | None) -> Metric | None:
         return Metric(getattr(given, "__name__", "function"), given, version=None)
     if given not in _NAMED:
         raise GatewiseError(
-            f"metric is one of {', '.join(map(repr, _NAMED))}, a function of logits and pairs, or gw.Metric; "
+            f"metric is one of {', '.join(map(repr, _NAMED))}, a function of logits and pairs, or an engine.Metric; "
             f"got {given!r}."
         )
     return _NAMED[given]
+
+
+def unembedded_in_parts(model: Model, residual: Tensor, measure: Distance) -> Tensor:
+    """Measure the logits, in float64, of last residuals, so many at a time that they fit. [..., example, d] ->
+    [..., example]"""
+    flat = residual.reshape(-1, *residual.shape[-2:])
+    size = max(1, _LOGITS // (flat.shape[1] * model.vocabulary_size))
+    values = [measure(model.unembed(part).double()).double() for part in flat.split(size)]
+    return torch.cat(values).reshape(residual.shape[:-1])
 
 
 class Deviation:
@@ -106,17 +142,14 @@ class Deviation:
 
     def exact(self, residual: Tensor) -> Tensor:
         """The distance of last residuals [..., example, d] -> [..., example], in float64."""
-        flat = residual.reshape(-1, *residual.shape[-2:])
-        size = max(1, _LOGITS // (flat.shape[1] * self.model.vocabulary_size))
-        found = [self._distance(self.model.unembed(part).double()).double() for part in flat.split(size)]
-        return torch.cat(found).reshape(residual.shape[:-1])
+        return unembedded_in_parts(self.model, residual, self._distance)
 
     def estimate(
-        self, residual: Tensor, wanted: float, span: object = None, start: Tensor | None = None
+        self, residual: Tensor, wanted: float, basis: object = None, start: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The exact distances, and bounds of 0 on their error. [row, example] each"""
-        found = self.exact(residual)
-        return found, torch.zeros_like(found)
+        distances = self.exact(residual)
+        return distances, torch.zeros_like(distances)
 
 
 def residual_values(model: Model, pairs: Pairs, metric: Metric = LOGIT_DIFF) -> Callable[[Tensor], Tensor]:
@@ -126,16 +159,14 @@ def residual_values(model: Model, pairs: Pairs, metric: Metric = LOGIT_DIFF) -> 
     """
     if metric != LOGIT_DIFF or pairs.difference == "probability":
         return lambda residual: metric.value(model.unembed(residual), pairs).double()
-    words = torch.unique(torch.cat([pairs.correct.flatten(), pairs.incorrect.flatten()]))
-    words = words[words >= 0]
-    place = torch.full((model.vocabulary_size,), -1)
-    place[words] = torch.arange(len(words))
-    among = replace(
-        pairs,
-        correct=torch.where(pairs.correct >= 0, place[pairs.correct], pairs.correct),
-        incorrect=torch.where(pairs.incorrect >= 0, place[pairs.incorrect], pairs.incorrect),
+    answers = torch.unique(torch.cat([pairs.correct.flatten(), pairs.incorrect.flatten()]))
+    answers = answers[answers >= 0]  # pairs with fewer answers than others are filled up with -1
+    correct, incorrect = (
+        torch.where(tokens >= 0, torch.searchsorted(answers, tokens), tokens)
+        for tokens in (pairs.correct, pairs.incorrect)
     )
-    rows = model.head[words.to(model.device)]
+    among = replace(pairs, correct=correct, incorrect=incorrect)
+    rows = model.head[answers.to(model.device)]
 
     def values(residual: Tensor) -> Tensor:
         logits = softcapped(linear(model.final_norm(residual), rows), model.softcap)

@@ -11,7 +11,6 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation, Direction
-from gatewise.engine.runs.activations import check_circuits as check_circuits
 from gatewise.engine.setting import Data, Setting, SideName
 from gatewise.models.model import Model
 
@@ -28,11 +27,25 @@ def run_circuit(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Tensor:
-    """Logits of the circuit (default: of all edges) at the last position. [example, vocabulary]
+    """Run a circuit: the reference side, with what removed edges carry patched.
 
-    Runs the reference side (`ns`: clean, `dn`: corrupted). A kept edge carries its sender's output of this run, already
-    changed by removals upstream; a removed edge carries the sender's output of the other side, or what the ablation
-    puts in its place. `seed` is for noise ablation; `memory` bounds the activations, as in '8GB'.
+    A kept edge carries its sender's output of this run, already changed by removals upstream; a removed edge carries
+    the sender's output of the other side, or what the ablation puts in its place.
+
+    Args:
+        model: The model.
+        data: Pairs, or a prepared setting.
+        circuit: The edges that are kept; None for all edges.
+        direction: `ns` (noising) runs the clean side, `dn` (denoising) the corrupted side.
+        ablation: `patching` (the default), `zero`, `mean` or `noise`; the last three have `ns` only.
+        seed: Of noise ablation.
+        compute: Where to run; its memory bounds the activations.
+
+    Returns:
+        Logits at the last position. [example, vocabulary]
+
+    Raises:
+        GatewiseError: The circuit is of another model's graph, or the direction has no meaning.
     """
     setting = Setting.of(model, data, ablation=ablation, seed=seed, compute=compute)
     chosen = setting.graph.full() if circuit is None else circuit
@@ -49,28 +62,47 @@ def run_circuits(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Tensor:
-    """Logits of many circuits, which share the two cached runs. [circuit, example, vocabulary]"""
+    """Run many circuits, which share the two cached runs.
+
+    Args:
+        model: The model.
+        data: Pairs, or a prepared setting.
+        circuits: The circuits. Those with the same edges into the first layers run faster one after the other.
+        direction: As for `run_circuit`.
+        ablation: As for `run_circuit`.
+        seed: Of noise ablation.
+        compute: Where to run; its memory bounds the activations.
+
+    Returns:
+        Logits at the last position. [circuit, example, vocabulary]
+
+    Raises:
+        GatewiseError: A circuit is of another model's graph, or the direction has no meaning.
+    """
     setting = Setting.of(model, data, ablation=ablation, seed=seed, compute=compute)
     setting.check_direction(direction)
     setting.check_circuits(circuits)
-    found = torch.empty(len(circuits), len(setting), model.vocabulary_size, dtype=model.dtype, device=model.device)
+    logits = torch.empty(len(circuits), len(setting), model.vocabulary_size, dtype=model.dtype, device=model.device)
     for batch in setting.batches():
         engine = SparseEngine(model, setting.intervention(batch, direction))
-        rows = slice(batch.first, batch.first + len(batch.pairs))
         for first in range(0, len(circuits), _AT_ONCE):
-            some = slice(first, first + _AT_ONCE)
-            found[some, rows] = engine.logits_of(circuits[some])
-    return found
+            chosen = slice(first, first + _AT_ONCE)
+            logits[chosen, batch.rows] = engine.logits_of(circuits[chosen])
+    return logits
 
 
-def last_logits(
-    model: Model,
-    data: Data,
-    side: SideName = "clean",
-    *,
-    compute: Compute | None = None,
-) -> Tensor:
-    """Logits of the whole model at the last position of one side. [example, vocabulary]"""
+def last_logits(model: Model, data: Data, side: SideName = "clean", *, compute: Compute | None = None) -> Tensor:
+    """Run the whole model on one side.
+
+    Args:
+        model: The model.
+        data: Pairs, or a prepared setting.
+        side: `clean` or `corrupted`.
+        compute: Where to run; its memory bounds the activations.
+
+    Returns:
+        Logits at the last position. [example, vocabulary]
+    """
     return Setting.of(model, data, compute=compute).last_logits(side)
 
 

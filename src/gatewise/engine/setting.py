@@ -25,18 +25,15 @@ from gatewise.engine.runs.activations import (
     Moments,
     ablated_runs,
     both_runs,
-    check_choice,
-    check_circuits,
-    check_pairs,
     clean_moments,
     lay_out,
     plain_run,
-    prefix_of,
 )
 from gatewise.engine.runs.batches import batches
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
+from gatewise.tasks.encoding import tokenizer_fingerprint
 from gatewise.tasks.pairs import Pairs
 
 Memory: TypeAlias = "int | str | None"
@@ -52,13 +49,26 @@ class Batch(NamedTuple):
     first: int  # index of the first example
     pairs: Pairs
 
+    @property
+    def rows(self) -> slice:
+        """The examples of the batch among all."""
+        return slice(self.first, self.first + len(self.pairs))
+
 
 class Setting:
     """What a search, an evaluation or a test is about: a model on pairs, and what removed edges carry there.
 
-    ablation: `patching` (the other run), or `zero`, `mean` or `noise`, which have one direction only.
-    metric: what is measured; None: what each method or measure takes by itself. seed: of noise ablation.
-    memory: bytes of activations at a time, or text such as '8GB'; runs are kept for later calls while they fit it.
+    Args:
+        model: The model.
+        pairs: Clean and corrupted prompts, and their answers.
+        ablation: What removed edges carry: `patching` (outputs of the other run), or `zero`, `mean` or `noise`, which
+            have one direction only, noising.
+        metric: What is measured; None for what each method or measure takes by itself.
+        seed: Of noise ablation.
+        memory: Bytes of activations at a time, or text such as '8GB'; runs are kept for later calls while they fit it.
+
+    Raises:
+        GatewiseError: The pairs are not this model's, or an option is unknown.
     """
 
     def __init__(
@@ -71,14 +81,12 @@ class Setting:
         seed: int = 0,
         memory: Memory = None,
     ) -> None:
-        check_choice("ns", ablation)
-        if not isinstance(pairs, Pairs):
-            raise GatewiseError(f"expected Pairs, got {pairs!r}. Of a task, pass task.train or task.test.")
-        check_pairs(model, pairs)
         self.model, self.pairs = model, pairs
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
+        self.check_direction("ns")
+        _check_pairs(model, pairs)
         self.memory = parse_bytes(memory)
-        self._batches: dict[bool, list[Batch]] = {}
+        self._batches: dict[bool, list[Batch]] = {}  # by whether a gradient is taken
         self._runs: dict[tuple[int, int], BothRuns] = {}
         self._room = self.memory
 
@@ -107,6 +115,9 @@ class Setting:
 
         Returns:
             A setting, with its pairs checked against the model.
+
+        Raises:
+            GatewiseError: The setting is of another model or was given options that it has, or a task is ambiguous.
         """
         if isinstance(data, Setting):
             if data.model is not model:
@@ -126,7 +137,7 @@ class Setting:
         return cls(model, data, ablation=ablation or "patching", metric=metric, seed=seed, memory=memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For workers: what it is about, without the runs."""
+        """For workers: what it is about, without the runs, which are large and quick to make again."""
         return partial(Setting, **self._choices), (self.model, self.pairs)
 
     @property
@@ -142,7 +153,14 @@ class Setting:
         return self.with_pairs(self.pairs[rows])
 
     def with_pairs(self, pairs: Pairs) -> Setting:
-        """The same on other pairs."""
+        """Make the same setting on other pairs.
+
+        Args:
+            pairs: Of the same model.
+
+        Returns:
+            A setting with the same ablation, metric, seed and memory.
+        """
         return Setting(self.model, pairs, **self._choices)
 
     @property
@@ -155,35 +173,47 @@ class Setting:
         return LOGIT_DIFF if self.metric is None or self.metric.function is None else self.metric
 
     def batches(self, *, gradient: bool = False) -> list[Batch]:
-        """Consecutive examples that fit the memory together."""
+        """Cut the pairs into batches of consecutive examples that fit the memory.
+
+        Args:
+            gradient: Whether gradients are taken, for which activations are kept.
+
+        Returns:
+            The batches, the same at every call.
+        """
         if gradient not in self._batches:
+            # A constant or a draw differs from the clean outputs at all columns, so only patching has a shared prefix.
             shared = self.ablation == "patching"
             parts = batches(self.model, self.pairs, self.memory, gradient=gradient, share_prefix=shared)
             self._batches[gradient] = [Batch(*part) for part in parts]
         return self._batches[gradient]
 
     def runs(self, batch: Batch, *, keep: bool = True) -> BothRuns:
-        """Both sides of a batch, run once; kept for the next time while the memory allows it."""
+        """Run both sides of a batch once.
+
+        Args:
+            batch: One of `batches()`, or any other.
+            keep: Whether to keep the runs for the next time, while the memory allows it.
+
+        Returns:
+            The runs of the clean and the corrupted side, or of what the ablation puts in its place.
+        """
         key = (batch.first, len(batch.pairs))
         if key in self._runs:
             return self._runs[key]
-        found = self._run(batch)
-        size = sum(run.outputs.nbytes + run.logits.nbytes for run in (found.clean, found.corrupted))
+        runs = self._run(batch)
+        size = sum(run.outputs.nbytes + run.logits.nbytes for run in (runs.clean, runs.corrupted))
         if keep and size <= self._room:
             self._room -= size
-            self._runs[key] = found
-        return found
+            self._runs[key] = runs
+        return runs
 
     def _run(self, batch: Batch) -> BothRuns:
         if self.ablation == "patching":
             return both_runs(self.model, batch.pairs)
+        moments = None if self.ablation == "zero" else self._moments
         return ablated_runs(
-            self.model,
-            batch.pairs,
-            self.ablation,
-            seed=self.seed,
-            first_example=batch.first,
-            moments=None if self.ablation == "zero" else self._moments,
+            self.model, batch.pairs, self.ablation, seed=self.seed, first_example=batch.first, moments=moments
         )
 
     @cached_property
@@ -192,20 +222,60 @@ class Setting:
         return clean_moments(self.model, [batch.pairs for batch in self.batches()])
 
     def intervention(self, batch: Batch, direction: Direction = "ns", *, keep: bool = True) -> Intervention:
-        """What an engine needs to run circuits on a batch."""
+        """Prepare what an engine needs to run circuits on a batch.
+
+        Args:
+            batch: One of `batches()`, or any other.
+            direction: `ns` (noising) or `dn` (denoising).
+            keep: Whether to keep the runs for the next time, while the memory allows it.
+
+        Returns:
+            The reference side's input, and what removed edges carry.
+        """
         self.check_direction(direction)
         return self.runs(batch, keep=keep).intervention(self.model, direction)
 
     def check_direction(self, direction: str) -> None:
-        """Refuse a direction that the ablation does not have."""
-        check_choice(direction, self.ablation)
+        """Refuse a direction that the ablation does not have.
+
+        Args:
+            direction: `ns` or `dn`.
+
+        Raises:
+            GatewiseError: There is no such direction.
+        """
+        if direction not in ("ns", "dn"):
+            raise GatewiseError(f"direction is 'ns' (noising) or 'dn' (denoising), got {direction!r}.")
+        if self.ablation not in ("patching", "zero", "mean", "noise"):
+            raise GatewiseError(f"ablation is 'patching', 'zero', 'mean' or 'noise', got {self.ablation!r}.")
+        if direction == "dn" and self.ablation != "patching":
+            raise GatewiseError(
+                f"direction 'dn' with {self.ablation} ablation: denoising starts from a corrupted run, and "
+                f"{self.ablation} ablation has none. Use ablation='patching', or direction='ns'."
+            )
 
     def check_circuits(self, circuits: Sequence[Circuit]) -> None:
-        """Refuse circuits of another graph."""
-        check_circuits(self.model, circuits)
+        """Refuse circuits of another graph.
+
+        Args:
+            circuits: What is to be run.
+
+        Raises:
+            GatewiseError: One of them is of another graph.
+        """
+        for circuit in circuits:
+            if circuit.graph != self.graph:
+                raise GatewiseError(
+                    f"the circuit belongs to {circuit.graph!r}, but {self.model.name} has {self.graph!r}. "
+                    f"Load the model it was found in, with the same `qkv`."
+                )
 
     def check_sound(self) -> None:
-        """Refuse weights and outputs that are not finite, before a search; looked at once."""
+        """Refuse weights and outputs that are not finite, before a search; looked at once.
+
+        Raises:
+            GatewiseError: A weight or a logit is NaN or infinite.
+        """
         self.model.check_finite()
         assert self._outputs_finite
 
@@ -219,17 +289,43 @@ class Setting:
         return True
 
     def last_logits(self, side: SideName = "clean") -> Tensor:
-        """Logits of the whole model at the last position of one side. [example, vocabulary]"""
-        found = []
+        """Run the whole model on one side.
+
+        Args:
+            side: `clean` or `corrupted`.
+
+        Returns:
+            Logits at the last position. [example, vocabulary]
+        """
+        logits = []
         for _, part in batches(self.model, self.pairs, self.memory):
-            layout = lay_out(self.model, part, share_prefix=True)
             tokens = part.clean if side == "clean" else part.corrupted
-            found.append(plain_run(self.model, tokens, layout, prefix_of(self.model, tokens, layout)).logits)
-        return torch.cat(found)
+            logits.append(plain_run(self.model, tokens, lay_out(self.model, part, share_prefix=True)).logits)
+        return torch.cat(logits)
 
     def __repr__(self) -> str:
         metric = "" if self.metric is None else f", measured by {self.metric.name}"
         return f"<Setting: {self.model.name} on {len(self)} pairs of {self.pairs.name}, {self.ablation}{metric}>"
+
+
+def _check_pairs(model: Model, pairs: Pairs) -> None:
+    """Refuse pairs whose tokens cannot be this model's."""
+    if not isinstance(pairs, Pairs):
+        raise GatewiseError(f"expected Pairs, got {pairs!r}. Of a task, pass task.train or task.test.")
+    largest = max(int(t.max()) for t in (pairs.clean, pairs.corrupted, pairs.correct, pairs.incorrect))
+    if largest >= model.vocabulary_size:
+        raise GatewiseError(
+            f"the pairs hold token {largest}, but {model.name} has {model.vocabulary_size:,} tokens. They were made "
+            f"for another tokenizer; make the task again with this model."
+        )
+    if pairs.vocabulary and model.tokenizer is not None and pairs.vocabulary != tokenizer_fingerprint(model.tokenizer):
+        raise GatewiseError(
+            f"the pairs {pairs.name!r} were made with another tokenizer than that of {model.name}, so their token ids "
+            f"mean other words there; make the task again with this model."
+        )
+    limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
+    if limit is not None and pairs.width > limit:
+        raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
 
 
 Data: TypeAlias = Pairs | Task | Setting  # what every public call takes after the model

@@ -27,7 +27,7 @@ from gatewise.evaluation.task_check import Ability
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Measure, Reference
-from gatewise.workers import Team, threads
+from gatewise.workers import WorkerPool, threads
 
 _FEWEST_PARTS = 16  # of an evaluation by workers
 MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -248,7 +248,7 @@ def evaluate(
     """
     setting = Setting.of(model, data, "test", ablation=ablation, metric=metric, seed=seed, compute=compute)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
-    team = current_compute(compute).team(model.device)
+    team = current_compute(compute).worker_pool(model.device)
     measured = _measured(setting, _run(setting, chosen, random_circuits, seed), team)
     evaluations = _summarised(setting, chosen, measured, random_circuits, names)
     return evaluations[0] if isinstance(circuits, Circuit) else evaluations
@@ -308,7 +308,7 @@ def _summarised(
 Piece = tuple[int, int, int]  # a micro-batch; of the circuits to run on it the first, and the one after the last
 
 
-def _measured(setting: Setting, circuits: Sequence[Circuit], team: Team | None) -> Tensor:
+def _measured(setting: Setting, circuits: Sequence[Circuit], team: WorkerPool | None) -> Tensor:
     """Each measure of each circuit for every example, whoever runs it. [circuit, measure, example]"""
     batches, found = range(len(setting.batches())), {}
     pieces = 1 if team is None else min(len(circuits), -(-_FEWEST_PARTS // len(batches)))

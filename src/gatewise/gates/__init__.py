@@ -5,7 +5,6 @@ from gatewise.gates.discovery import Agreement, find_gates, label_agreement
 from gatewise.gates.labels import Gate, Gates, GroupGate, label_gates
 from gatewise.gates.minimal import MinimalCheck, check_minimal
 from gatewise.gates.programs.prediction import Prediction, predict
-from gatewise.gates.reconciliation.reconcile import Reconciliation, reconcile
 from gatewise.gates.testing.gate_test import GateTest, test_gate
 from gatewise.gates.testing.member_curve import MemberCurve, member_curve
 from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
@@ -25,7 +24,6 @@ __all__ = [
     "MemberCurve",
     "MinimalCheck",
     "Prediction",
-    "Reconciliation",
     "Replication",
     "add_backups",
     "check_minimal",
@@ -37,7 +35,6 @@ __all__ = [
     "labels_by_test",
     "member_curve",
     "predict",
-    "reconcile",
     "replicate",
     "test_edge_pairs",
     "test_gate",

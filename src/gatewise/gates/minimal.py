@@ -84,7 +84,7 @@ def _thin_groups(gates: Gates, aim: Aim, labels: str) -> list[_ThinGate]:
     if labels != "tested" or not gates.tested:
         raise GatewiseError(
             f"labels is a mapping of edges to labels, or 'tested' if gates have tested ones, such as those of "
-            f"gates.with_tested(gw.find_interactions(...)); got {labels!r} and {len(gates.tested)} tested gates."
+            f"gates.with_tested(gw.test_gates(...)); got {labels!r} and {len(gates.tested)} tested gates."
         )
     found = []
     used = frozenset((~gates.sound.mask).nonzero().flatten().tolist())

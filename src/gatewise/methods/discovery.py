@@ -21,7 +21,7 @@ from gatewise.methods.scores import Scores
 from gatewise.models.model import Model
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.results import CIRCUITS, Store, remember_all
-from gatewise.workers import Team, threads
+from gatewise.workers import WorkerPool, threads
 
 Size = int | float  # a number of edges, or a share of the graph's below 1
 Sizes = Sequence[Size] | Mapping[SearchDirection, Sequence[Size]]
@@ -56,7 +56,7 @@ def discover(
         ablation: What removed edges carry: `patching` (the other run, the default), or `zero`, `mean`, `noise` (ns
             only).
         metric: What the search keeps unchanged: by default KL for ACDC and Edge Pruning and the logit difference for
-            EAP; or "kl", "logit_diff", a `gw.Metric`, or a function of logits and pairs.
+            EAP; or "kl", "logit_diff", a `gatewise.engine.Metric`, or a function of logits and pairs.
         compute: Memory, workers and the store. Workers share examples of EAP and EAP-IG, trainings of Edge Pruning.
 
     Returns:
@@ -152,7 +152,7 @@ def score_edges(
     bound = find_method(method)
     check_problem(problem, bound)
     setting.check_sound()
-    workers = current_compute(compute).team(model.device)
+    workers = current_compute(compute).worker_pool(model.device)
     with threads(None if workers is None else 1):
         ((_, findings, times),) = searches([problem], bound, workers)
         record = provenance(problem, direction, bound, times)
@@ -204,9 +204,9 @@ def check_problem(problem: Problem, method: Method) -> None:
 def _find_circuits(problem: Problem, method: Method, compute: Compute) -> dict[SearchDirection, tuple[Circuit, ...]]:
     """Recall the circuits of each direction from the store, or else search for them."""
     check_problem(problem, method)
-    store, workers = compute.open_store(), compute.team(problem.model.device)
+    store, workers = compute.open_store(), compute.worker_pool(problem.model.device)
     if store is not None and not storable(problem):
-        message = "the metric has no version, so results are neither looked up nor stored; give a gw.Metric with one."
+        message = "the metric has no version, so results are neither looked up nor stored; give a Metric with one."
         warnings.warn(message, GatewiseWarning, stacklevel=3)
         store = None
     # Workers compute on one thread each, and the number of threads is part of the key.
@@ -223,7 +223,7 @@ def _find_circuits(problem: Problem, method: Method, compute: Compute) -> dict[S
 
 
 def _search(
-    problem: Problem, method: Method, store: Store | None, workers: Team | None
+    problem: Problem, method: Method, store: Store | None, workers: WorkerPool | None
 ) -> Iterator[tuple[dict[SearchDirection, list[Circuit]], list[Checkpoint]]]:
     """Search, from the last checkpoints on; yield circuits, and the checkpoints that are then no longer needed."""
     problem.setting.check_sound()  # what is stored was sound when it was found

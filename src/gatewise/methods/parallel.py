@@ -1,4 +1,4 @@
-"""Who searches: this process, one problem after the other, or a team of workers, all parts of all problems at once."""
+"""Who searches: this process, one problem after the other, or workers, all parts of all problems at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from gatewise.methods.base import Findings, Method, Problem
 from gatewise.methods.provenance import Clock
 from gatewise.progress import progress_bar
-from gatewise.workers import Team, threads
+from gatewise.workers import WorkerPool, threads
 
 Searched = tuple[Problem, Findings, dict[str, Any]]  # what was asked, what was found, what it took
 
 
-def searches(problems: Sequence[Problem], method: Method, workers: Team | None) -> Iterator[Searched]:
-    """Search for each problem; a team yields them as they end."""
+def searches(problems: Sequence[Problem], method: Method, workers: WorkerPool | None) -> Iterator[Searched]:
+    """Search for each problem; workers yield them as they end."""
     if workers is None or (workers.workers < 2 and workers.ray is None):
         for problem in problems:
             clock = Clock()

@@ -21,6 +21,7 @@ from gatewise.models.layout import Layout, Rotary
 Kind = Literal["q", "k", "v"]
 KINDS: tuple[Kind, Kind, Kind] = ("q", "k", "v")
 KeysValues = tuple[Tensor, Tensor]  # of the prefix: [kv head, example, column, head dimension] each
+OfHeads = Sequence[tuple[Tensor, Tensor]]  # heads, as indices on the CPU, and something of each of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,7 @@ class Projection:
             weight, bias = weight[heads], None if bias is None else bias[heads]
         groups, count, rows = weight.shape[0], x.shape[0], x.shape[1:-1]
         if count == 1:
-            # Not `matmul`: that one rounds otherwise where gradients are taken.
+            # Not `matmul`: with gradients it takes another kernel, and rounds otherwise than without.
             out = torch.bmm(x.reshape(1, -1, x.shape[-1]).expand(groups, -1, -1), weight)
         else:  # query heads of a group share a weight
             out = torch.bmm(x.reshape(groups, -1, x.shape[-1]), weight)
@@ -92,7 +93,14 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """All heads of a layer."""
+    """All heads of a layer.
+
+    Engines run a layer (`run`), or some of its heads, some of them with inputs of their own: `project_heads` makes
+    their queries, keys or values, `attend` lets them look, `write` turns what they gather into what they add to the
+    residual stream. Grouped queries and the shared prefix are dealt with here and nowhere else: a group's keys and
+    values, and those cached of the prefix, are the same for all its query heads, yet every query head has its own k and
+    v port, so from the projection on there are keys and values for each query head.
+    """
 
     norm: Norm | None
     q: Projection
@@ -113,30 +121,54 @@ class Attention:
         return self.out.shape[0]
 
     @property
-    def n_groups(self) -> int:
-        """Key and value heads."""
-        return self.k.weight.shape[0]
+    def projections(self) -> tuple[Projection, Projection, Projection]:
+        """Of queries, keys and values."""
+        return self.q, self.k, self.v
+
+    @property
+    def separable(self) -> bool:
+        """Whether a head can be computed without the others: not if a norm over all queries comes before they look."""
+        return not isinstance(self.q_norm, JointHeadNorm)
 
     def project(self, kind: Kind, x: Tensor, layout: Layout, heads: Tensor | None = None) -> Tensor:
         """Queries, keys or values from the inputs of these heads' ports at the last columns of the window.
 
-        x: [head, rows..., example, position, d_model]; x.shape[0] may be 1 if all heads read the same, and then keys
-        and values come per group.
+        x: [head, rows..., example, position, d_model]; x.shape[0] may be 1 if all heads read the same. heads: which
+        they are; without, x is of all heads, and if they read the same, keys and values come per group.
         """
-        weights: Projection = getattr(self, kind)
-        if heads is not None and isinstance(self.q_norm, JointHeadNorm):
-            raise GatewiseError(
-                "this model has norms over the queries and keys of all heads of a layer, so no head can be computed "
-                "alone, as ACDC, exact effects and truth tables do. Use EAP, EAP-IG or Edge Pruning."
-            )
-        if heads is not None and kind != "q":
-            heads = heads // (self.n_heads // self.n_groups)
-        return self.place(kind, weights(self.normed(x), heads), layout)
+        projection: Projection = getattr(self, kind)
+        if heads is not None:
+            if not self.separable:
+                raise GatewiseError(
+                    "this model has norms over the queries and keys of all heads of a layer, so no head can be "
+                    "computed alone, as ACDC, exact effects and truth tables do. Use EAP, EAP-IG or Edge Pruning."
+                )
+            heads = heads if kind == "q" else self._groups_of(heads)
+        return self.positioned(kind, projection(self.normed(x), heads), layout)
+
+    def project_heads(self, kind: Kind, inputs: OfHeads, layout: Layout, known: OfHeads = ()) -> Tensor:
+        """Queries, keys or values of some heads, some with inputs of their own, in order of the heads.
+
+        inputs: heads and what they read, an input each or 1 for all of them, as for `project`; known: heads and the
+        values that they have already. No head is in two of these.
+        """
+        parts = [*known]
+        for heads, x in inputs:
+            if len(heads) == len(x) == self.n_heads:  # the weights of all heads need not be gathered
+                parts.append((heads, self.project(kind, x, layout)))
+            elif len(x) == 1 and 2 * len(heads) > self.n_heads:  # cheaper once for each group than for each head
+                parts.append((heads, self.per_head(self.project(kind, x, layout))[heads.to(x.device)]))
+            elif len(heads):
+                parts.append((heads, self.project(kind, x, layout, heads.to(x.device))))
+        if len(parts) == 1:
+            return parts[0][1]
+        order = torch.cat([heads for heads, _ in parts]).argsort()
+        return torch.cat([values for _, values in parts])[order.to(self.out.device)]
 
     def normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
 
-    def place(self, kind: Kind, y: Tensor, layout: Layout) -> Tensor:
+    def positioned(self, kind: Kind, y: Tensor, layout: Layout) -> Tensor:
         """What happens to queries and keys between projection and attention: head norm and rotary embedding."""
         if kind == "v":
             return y
@@ -145,31 +177,37 @@ class Attention:
             y = head_norm(y)
         return y if self.rotary is None else _rotate(y, layout.rotation(self.rotary), layout)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, prefix: KeysValues | None) -> Tensor:
-        """What the heads gather. q: [head, rows..., example, query position, head dimension] at the last columns;
-        k and v at all columns of the window, prefix per head. -> like q."""
-        weights = self.pattern(q, k, layout, prefix).to(v.dtype)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, prefix: KeysValues | None, heads: Tensor | None = None
+    ) -> Tensor:
+        """What these heads (default: all) gather. q: [head, rows..., example, query position, head dimension] at the
+        last columns; k and v at all columns of the window, per query head; prefix as it is cached. -> like q."""
+        weights = self.pattern(q, k, layout, prefix, heads).to(v.dtype)
         if prefix is None:
             return weights @ v
-        values = _insert_rows(prefix[1], q.dim())
         border = weights.shape[-1] - v.shape[-2]
-        return weights[..., :border] @ values + weights[..., border:] @ v
+        return weights[..., :border] @ self._of_prefix(prefix[1], heads, q.dim()) + weights[..., border:] @ v
 
-    def pattern(self, q: Tensor, k: Tensor, layout: Layout, prefix: KeysValues | None) -> Tensor:
+    def pattern(
+        self, q: Tensor, k: Tensor, layout: Layout, prefix: KeysValues | None, heads: Tensor | None = None
+    ) -> Tensor:
         """Where the heads look: weights that sum to 1, over the prefix and the window. [..., query position, column]"""
         scores = q @ k.transpose(-1, -2)
         if prefix is not None:
-            earlier = q @ _insert_rows(prefix[0], q.dim()).transpose(-1, -2)
+            earlier = q @ self._of_prefix(prefix[0], heads, q.dim()).transpose(-1, -2)
             scores = torch.cat([earlier.expand(*scores.shape[:-1], -1), scores], dim=-1)
-        scores = scores * self.scale
-        scores = softcapped(scores, self.softcap)
+        scores = softcapped(scores * self.scale, self.softcap)
         first = layout.width - scores.shape[-1]
         scores = scores + layout.mask(self.sliding)[:, -q.shape[-2] :, first:]
+        # Half precision sums too few digits of many small weights, so the softmax is taken in float32 at least.
         return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
-    def write(self, z: Tensor) -> Tensor:
-        """What the heads add to the residual stream. [head, rows..., dimension] -> [head, rows..., d_model]"""
-        return self.joined(self.shares(z))
+    def write(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
+        """What these heads (default: all; all of them if a norm couples them) add to the residual stream.
+
+        [head, rows..., dimension] -> [head, rows..., d_model]
+        """
+        return self.joined(self.shares(z, heads))
 
     def shares(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
         """What each head brings to what the heads write. [head, rows..., dimension] -> [head, rows..., d_model]"""
@@ -195,12 +233,9 @@ class Attention:
         return by_head.movedim(-2, 0)
 
     def ports(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs of the q, k and v ports out of the sublayer's: three times the heads, the heads (merged ports), or
-        1."""
-        if x.shape[0] == 3 * self.n_heads:
-            q, k, v = x.split(self.n_heads)
-            return q, k, v
-        return x, x, x
+        """Inputs of the q, k and v ports out of the sublayer's: three times the heads, as many (merged), or 1."""
+        q, k, v = x.split(self.n_heads) if x.shape[0] == 3 * self.n_heads else (x, x, x)
+        return q, k, v
 
     def __call__(self, x: Tensor, layout: Layout, prefix: KeysValues | None = None) -> Tensor:
         """Port inputs [port or 1, rows..., example, window, d_model] -> head outputs [head, rows..., d_model]."""
@@ -208,19 +243,22 @@ class Attention:
 
     def run(self, x: Tensor, layout: Layout, prefix: KeysValues | None) -> tuple[Tensor, KeysValues]:
         """Head outputs, and the keys and values of the window."""
-        into_q, into_k, into_v = self.ports(x)
-        q = self.project("q", into_q, layout)
-        k, v = self.project("k", into_k, layout), self.project("v", into_v, layout)
-        z = self.attend(q, self.per_head(k), self.per_head(v), layout, self.prefix_per_head(prefix))
-        return self.write(z), (k, v)
+        q, k, v = (self.project(kind, into, layout) for kind, into in zip(KINDS, self.ports(x), strict=True))
+        return self.write(self.attend(q, self.per_head(k), self.per_head(v), layout, prefix)), (k, v)
 
     def per_head(self, x: Tensor) -> Tensor:
         """Repeat keys or values of a group for each of its query heads."""
         repeats = self.n_heads // x.shape[0]
         return x if repeats == 1 else x.repeat_interleave(repeats, dim=0)
 
-    def prefix_per_head(self, prefix: KeysValues | None) -> KeysValues | None:
-        return None if prefix is None else (self.per_head(prefix[0]), self.per_head(prefix[1]))
+    def _groups_of(self, heads: Tensor) -> Tensor:
+        """The key and value head that each of these query heads shares with its group."""
+        return heads // (self.n_heads // self.k.weight.shape[0])
+
+    def _of_prefix(self, x: Tensor, heads: Tensor | None, dimensions: int) -> Tensor:
+        """Cached keys or values for each of these heads, with row dimensions between head and example."""
+        x = self.per_head(x) if heads is None else x[self._groups_of(heads)]
+        return x.reshape(x.shape[0], *[1] * (dimensions - x.dim()), *x.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +284,7 @@ def softcapped(x: Tensor, cap: float | None) -> Tensor:
 
 
 def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
-    """Rotary embedding of the last columns; dimensions beyond the rotated ones pass through."""
+    """Apply the rotary embedding at the last columns; dimensions beyond the rotated ones pass through."""
     positions = x.shape[-2]
     cos, sin = (part[:, -positions:] for part in rotation)
     rotated = cos.shape[-1]
@@ -254,8 +292,3 @@ def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor], layout: Layout) -> Tenso
     first, second = turning.chunk(2, dim=-1)
     turned = turning * cos + torch.cat((-second, first), dim=-1) * sin
     return torch.cat((turned, passing), dim=-1) if passing.shape[-1] else turned
-
-
-def _insert_rows(x: Tensor, dimensions: int) -> Tensor:
-    """[head, example, column, dimension] with the row dimensions between head and example."""
-    return x.reshape(x.shape[0], *[1] * (dimensions - x.dim()), *x.shape[1:])

@@ -52,16 +52,17 @@ class Layout:
 
         A column of padding looks at itself only, so that it stays finite; nobody looks at it.
         """
-        if ("mask", sliding) not in self._cache:
+        key = ("mask", sliding)
+        if key not in self._cache:
             columns = torch.arange(self.width, device=self.lengths.device)
             back = columns[:, None] - columns[None, :]
             allowed = (back >= 0) & ((back < sliding) if sliding else torch.ones_like(back, dtype=torch.bool))
             allowed = allowed & (columns >= self.padding[:, None])[:, None, :]
-            allowed = allowed | (back == 0)
+            allowed = allowed | (back == 0)  # a softmax over nothing but -inf would be NaN
             mask = torch.zeros(allowed.shape, dtype=self.dtype, device=allowed.device)
-            self._cache["mask", sliding] = mask.masked_fill_(~allowed, -torch.inf)
-        mask_found: Tensor = self._cache["mask", sliding]
-        return mask_found
+            self._cache[key] = mask.masked_fill_(~allowed, -torch.inf)
+        cached: Tensor = self._cache[key]
+        return cached
 
     def rotation(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the rotary embedding at every column. [example, column, rotated dimension]"""
@@ -69,5 +70,5 @@ class Layout:
         if key not in self._cache:
             like = torch.empty(0, dtype=self.dtype, device=self.lengths.device)
             self._cache[key] = rotary(like, self.positions())
-        found: tuple[Tensor, Tensor] = self._cache[key]
-        return found
+        cached: tuple[Tensor, Tensor] = self._cache[key]
+        return cached

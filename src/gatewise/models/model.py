@@ -15,7 +15,8 @@ from torch import Tensor
 from gatewise.circuits.graph import Graph
 from gatewise.display import card
 from gatewise.errors import GatewiseError
-from gatewise.models.components import Attention, JointHeadNorm, Pointwise, softcapped
+from gatewise.models.components import Attention, KeysValues, Pointwise, softcapped
+from gatewise.models.layout import Layout
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,8 +38,32 @@ class Model:
     planned_for: str = ""  # the kind of device that a model on the meta device stands for
 
     def unembed(self, x: Tensor) -> Tensor:
-        """Logits of a final residual. [..., d] -> [..., vocabulary]"""
+        """Compute the logits of final residuals.
+
+        Args:
+            x: The residual stream after the last layer. [..., d]
+
+        Returns:
+            Logits. [..., vocabulary]
+        """
         return softcapped(F.linear(self.final_norm(x), self.head), self.softcap)
+
+    def run_sublayer(self, index: int, x: Tensor, layout: Layout, prefix: KeysValues | None) -> Tensor:
+        """Compute what all nodes of a sublayer write.
+
+        Args:
+            index: Which of `sublayers`.
+            x: Inputs of its ports, or 1 if all read the same. [port or 1, rows..., example, window, d]
+            layout: Where the tokens of the batch stand.
+            prefix: Cached keys and values of the columns before the window, if there are any.
+
+        Returns:
+            Outputs, without the output bias. [node, rows..., example, window, d]
+        """
+        sublayer = self.sublayers[index]
+        if isinstance(sublayer, Attention):
+            return sublayer(x, layout, prefix)
+        return sublayer(x.expand(sublayer.n_nodes, *x.shape[1:]))
 
     @property
     def device(self) -> torch.device:
@@ -53,14 +78,25 @@ class Model:
         return self.graph.d_model
 
     def siblings(self, node: int) -> range:
-        """The senders whose outputs change with this one's: itself, or all heads that a norm over their sum couples."""
+        """Return the senders whose outputs change with this one's.
+
+        Args:
+            node: A sender index.
+
+        Returns:
+            The node itself, or all heads of its layer if a norm over their sum couples them (Gemma).
+        """
         index = self.graph.sublayer_of_sender[node]
         sublayer, nodes = self.sublayers[index - 1] if index else None, self.graph.sender_slices[index]
         coupled = isinstance(sublayer, Attention) and sublayer.joint_norm is not None
         return range(nodes.start, nodes.stop) if coupled else range(node, node + 1)
 
     def check_finite(self) -> None:
-        """Refuse weights that are not finite; looked at once."""
+        """Refuse weights that are not finite; looked at once.
+
+        Raises:
+            GatewiseError: A weight holds NaN or infinity.
+        """
         if self._not_finite is not None:
             raise GatewiseError(
                 f"the weight {self._not_finite!r} of {self.name} holds NaN or infinity; load sound weights."
@@ -68,12 +104,12 @@ class Model:
 
     @cached_property
     def _not_finite(self) -> str | None:
-        return next((name for name, one in self.tensors().items() if not bool(torch.isfinite(one).all())), None)
+        return next((name for name, weight in self.tensors().items() if not bool(torch.isfinite(weight).all())), None)
 
     @property
     def changes_singly(self) -> bool:
         """Whether edges can be changed one at a time: not where a norm couples queries of heads before they attend."""
-        return not any(isinstance(s, Attention) and isinstance(s.q_norm, JointHeadNorm) for s in self.sublayers)
+        return all(sublayer.separable for sublayer in self.sublayers if isinstance(sublayer, Attention))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -38,10 +38,17 @@ _registered: dict[str, Adapter] = {}
 
 
 def register_architecture(model_type: str, adapter: Adapter) -> None:
-    """Let `load_model` take another kind of model, named by its config's `model_type`.
+    """Let `load_model` take another kind of model.
 
-    The adapter finds the weights in the transformers module. No test of ours has seen it, so that every model it makes
-    is compared with transformers on a short prompt when it is loaded.
+    No test of ours has seen the adapter, so that every model it makes is compared with transformers on a short prompt
+    when it is loaded.
+
+    Args:
+        model_type: The name of the architecture in a transformers config.
+        adapter: A function that finds the weights in a transformers module.
+
+    Raises:
+        GatewiseError: gatewise has an adapter of this name, or what was given is no adapter.
     """
     if model_type in supported_architectures().keys() - _registered.keys():
         raise GatewiseError(f"the architecture {model_type!r} has an adapter in gatewise; register another name.")
@@ -130,10 +137,10 @@ def adapt_again(hf: Any, name: str, qkv: QKV, adapter: Adapter | None) -> Model:
 def _check_logits(kind: str, parts: Parts, model: Model) -> None:
     """Refuse an adapter whose logits are not transformers': one forward of both."""
     tokens = torch.linspace(0, model.vocabulary_size - 1, _CHECKED_TOKENS, device=model.device).long()[None]
-    expected, found = model.hf(tokens).logits.double(), _plain_logits(parts, model, tokens).double()
-    difference, spread = (found - expected).abs().max().item(), expected.std().item()
+    expected, adapted = model.hf(tokens).logits.double(), _plain_logits(parts, model, tokens).double()
+    difference, spread = (adapted - expected).abs().max().item(), expected.std().item()
     rounding = 100 * torch.finfo(model.dtype).eps
-    if not difference <= max(1e-4, rounding) * spread:
+    if not difference <= max(1e-4, rounding) * spread:  # not `>`: a difference of NaN has to be refused as well
         raise GatewiseError(
             f"the adapter of {kind!r} does not give transformers' logits: on a short prompt they differ by up to "
             f"{difference:.2g}, and logits spread by {spread:.2g}. Check norms, biases, scale and rotary embedding."

@@ -18,7 +18,7 @@ from gatewise.models.transformer import adapt
 from gatewise.plan.shapes import KNOWN, known_shape
 from gatewise.tasks import task as make_task
 from gatewise.tasks.pairs import Pairs
-from gatewise.tasks.task_names import parse_name
+from gatewise.tasks.registry import parse_name
 
 _TYPICAL = {"ioi": (20, 7), "gt": (19, 8), "sa": (6, 3)}  # tokens, and columns from the first difference on: SmolLM2's
 _NAMES = {  # where a built-in name's shape is, while it is not fetched

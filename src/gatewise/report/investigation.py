@@ -32,7 +32,7 @@ from gatewise.report.prompts import ShownExample, shown_examples
 from gatewise.report.trust import BOTH, Calibration, calibrated, halves, strongest_gates, strongest_nodes
 from gatewise.store import Store
 from gatewise.store.plain_data import from_plain, to_plain
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
 
 if TYPE_CHECKING:
     from gatewise.report.data import Command

@@ -85,7 +85,7 @@ def shown_nodes(model: Model, pairs: Pairs, nodes: Sequence[str]) -> ShownNodes:
     senders = [place for name in nodes if (place := model.graph.find_sender(name)) is not None]
     setting = Setting(model, pairs)
     on = [Receivers(setting, Batch(i, pairs[i : i + 1])) for i in range(len(pairs))]  # one by one: no padding
-    total = torch.stack([(one.logit_diffs[0] - one.logit_diffs[1]).mean() for one in on]).mean()
+    total = torch.stack([one.total_effect.mean() for one in on]).mean()
     found = [_on_prompt(one, pairs[i : i + 1], senders, total) for i, one in enumerate(on)]
     names = [model.graph.senders[sender] for sender in senders]
     return ShownNodes(
@@ -136,7 +136,7 @@ def _patterns(on: Receivers, sublayers: set[int]) -> dict[int, dict[SideName, Te
         sublayer = on.model.sublayers[index - 1] if index else None
         if not isinstance(sublayer, Attention):
             continue
-        prefix = sublayer.prefix_per_head(on.runs.prefix[index - 1])
+        prefix = on.runs.prefix[index - 1]
         found[index] = {}
         for side in SIDES:
             into_q, into_k, _ = sublayer.ports(on.port_inputs(index, side))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -17,69 +18,63 @@ from torch import Tensor
 
 from gatewise.archive import DamagedError, pack
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.store.backends import Shelf
+from gatewise.store.backends import Backend
 from gatewise.store.format import SCHEMA, checkpoint_name, decode, encode, key_of, parse
 
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """What a search needs to go on from where it was."""
+    """What a search needs to resume."""
 
     state: Any  # plain data
     arrays: Mapping[str, Tensor]
-    number: int = 0  # how many times the search has saved its state, in all of its starts
 
 
 class Checkpoint:
-    """Where one search keeps its state. Without a shelf: nowhere."""
+    """Where one search keeps its state. Without a backend: nowhere."""
 
-    def __init__(self, shelf: Shelf | None = None, key: str = "") -> None:
-        self._shelf, self._key, self._name = shelf, key, checkpoint_name(key)
-        self._number = 0
+    def __init__(self, backend: Backend | None = None, key: str = "") -> None:
+        self._backend, self._key, self._name = backend, key, checkpoint_name(key)
 
     @cached_property
     def _versions(self) -> dict[str, str]:
-        """What has to be the same for the rest of the search to be what it would have been."""
+        """Versions that must match for a resumed search to be identical."""
         return {"gatewise": version("gatewise"), "torch": version("torch")}
 
     def load(self) -> Saved | None:
-        """The last state saved, if there is one that can be trusted."""
-        latest: Saved | None = None
-        for where, content in self._shelf.copies(self._name) if self._shelf else ():
-            try:
-                saved = self._unpacked(content)
-            except DamagedError as damage:
-                message = f"the checkpoint {where} is not used: {damage}. Without another, the search begins anew."
-                warnings.warn(message, GatewiseWarning, stacklevel=3)
-                continue
-            latest = saved if latest is None or saved.number > latest.number else latest
-        self._number = 0 if latest is None else latest.number
-        return latest
+        """Return the last state saved, if there is one that can be trusted."""
+        content = None if self._backend is None else self._backend.read(self._name)
+        if self._backend is None or content is None:
+            return None
+        try:
+            return self._unpacked(content)
+        except DamagedError as damage:
+            where = f"{self._backend.shown}/{self._name}"
+            message = f"the checkpoint {where} is not used: {damage}. The search begins anew."
+            warnings.warn(message, GatewiseWarning, stacklevel=3)
+            return None
 
     def save(self, state: Any, arrays: Mapping[str, Tensor]) -> None:
         """Replace the last state. If that fails, the last state is still there."""
-        if self._shelf is None:
+        if self._backend is None:
             return
-        self._number += 1
+        head = {"schema": SCHEMA, "key": self._key, "kind": "checkpoint", **self._versions}
         try:
-            self._shelf.write(self._name, self._packed(state, arrays))
+            self._backend.write(self._name, pack({**head, "state": encode(state, "the state")}, arrays))
         except GatewiseError as error:
             raise GatewiseError(
-                f"cannot save a checkpoint: {error} Start again then, and the search goes on from the one before."
+                f"cannot save a checkpoint: {error} Start again then, and the search resumes from the one before."
             ) from error
 
     def part(self, name: str) -> Checkpoint:
-        """Where a part of the search, done by a worker, keeps its own state."""
-        return Checkpoint(self._shelf, key_of({"search": self._key, "part": name}))
+        """Return where a part of the search, done by a worker, keeps its own state."""
+        return Checkpoint(self._backend, key_of({"search": self._key, "part": name}))
 
     def clear(self) -> None:
-        """The result is stored: the state is no longer needed."""
-        if self._shelf is not None:
-            self._shelf.remove(self._name)
-
-    def _packed(self, state: Any, arrays: Mapping[str, Tensor]) -> bytes:
-        head = {"schema": SCHEMA, "key": self._key, "kind": "checkpoint", **self._versions}
-        return pack({**head, "number": self._number, "state": encode(state, "the state")}, arrays)
+        """Remove the state once the result is stored. One that may not be removed is left over and does no harm."""
+        if self._backend is not None:
+            with suppress(GatewiseError):
+                self._backend.remove(self._name)
 
     def _unpacked(self, content: bytes) -> Saved:
         plain, arrays = parse(content, self._key, "checkpoint")
@@ -87,6 +82,6 @@ class Checkpoint:
             if plain.get(name) != expected:
                 raise DamagedError(f"its {name} is {plain.get(name)}, not {expected}")
         try:
-            return Saved(decode(plain["state"]), arrays, int(plain["number"]))
+            return Saved(decode(plain["state"]), arrays)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise DamagedError(f"its state cannot be understood ({error})") from error

@@ -22,7 +22,7 @@ _NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def key_of(plain: Any) -> str:
-    """A name for plain data: 32 hexadecimal digits."""
+    """Return a name for plain data: 32 hexadecimal digits."""
     text = json.dumps(plain, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -36,13 +36,13 @@ def checkpoint_name(key: str) -> str:
 
 
 def pack_result(key: str, circuits: Sequence[Circuit], record: Mapping[str, Any]) -> bytes:
-    """A file of circuits of one graph."""
+    """Return the content of a file of circuits of one graph."""
     plain, arrays = pack_circuits(circuits)
     return pack({**_head(key, "circuits", record), **plain}, arrays)
 
 
 def pack_value(key: str, value: Any, record: Mapping[str, Any]) -> bytes:
-    """A file of plain data."""
+    """Return the content of a file of plain data."""
     return pack({**_head(key, "json", record), "value": encode(value, "the result")}, {})
 
 
@@ -51,21 +51,21 @@ def _head(key: str, kind: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse(content: bytes, key: str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file holds, if it is the one of this key and kind. Raises DamagedError."""
+    """Return what a file holds, if it is the one of this key and kind. Raises DamagedError."""
     plain, arrays = unpack(content)
-    found = tuple(plain.get(name) for name in ("schema", "key", "kind"))
-    if found != (SCHEMA, key, kind):
-        raise DamagedError(f"it is the {found[2]} {found[1]} of schema {found[0]}")
+    written = tuple(plain.get(name) for name in ("schema", "key", "kind"))
+    if written != (SCHEMA, key, kind):
+        raise DamagedError(f"it is the {written[2]} {written[1]} of schema {written[0]}")
     return plain, arrays
 
 
 def circuits_in(content: bytes, key: str) -> list[Circuit]:
-    """Raises DamagedError."""
+    """Return the circuits in a file's content. Raises DamagedError."""
     return unpack_circuits(*parse(content, key, "circuits"))
 
 
 def value_in(content: bytes, key: str) -> Any:
-    """Raises DamagedError."""
+    """Return the plain data in a file's content. Raises DamagedError."""
     plain, _ = parse(content, key, "json")
     try:
         return decode(plain["value"])
@@ -74,31 +74,31 @@ def value_in(content: bytes, key: str) -> Any:
 
 
 def encode(value: Any, where: str = "the value") -> Any:
-    """As JSON holds it and `decode` gives it back, numbers exactly, tuples as lists. Anything else is refused."""
+    """Turn a value into what JSON holds and `decode` gives back: numbers exactly, tuples as lists. Refuse all else."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {_TAG: str(float(value))}
     if isinstance(value, list | tuple):
-        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [encode(element, f"{where}[{i}]") for i, element in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or key == _TAG:
                 raise GatewiseError(
                     f"{where} has the key {key!r}; keys of stored values are texts other than {_TAG!r}."
                 )
-        return {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {key: encode(element, f"{where}[{key!r}]") for key, element in value.items()}
     kind = type(value).__name__
     raise GatewiseError(f"{where} is a {kind}; stored values are numbers, texts, lists, dicts, True, False and None.")
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given. Anything it cannot have made is a ValueError."""
+    """Return what `encode` was given. Anything it cannot have made is a ValueError."""
     if isinstance(value, list):
-        return [decode(item) for item in value]
+        return [decode(element) for element in value]
     if isinstance(value, dict):
         if _TAG not in value:
-            return {key: decode(item) for key, item in value.items()}
+            return {key: decode(element) for key, element in value.items()}
         if len(value) > 1 or value[_TAG] not in _NOT_FINITE:
             raise ValueError(f"{json.dumps(value)[:80]} is no number")
         return float(value[_TAG])

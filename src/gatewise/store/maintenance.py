@@ -20,7 +20,7 @@ EntryKind = Literal["circuits", "json", "checkpoint", "outdated", "damaged", "te
 
 @dataclass(frozen=True)
 class Entry:
-    """Something in a store. `circuits` and `json` are results; `checkpoint`s belong to searches that have not ended."""
+    """A file of a store. `circuits` and `json` are results; `checkpoint`s belong to searches that have not ended."""
 
     key: str
     kind: EntryKind
@@ -38,24 +38,33 @@ class Entry:
     @property
     def summary(self) -> str:
         """What it is, in one line for people."""
+        record = self.record
         if self.problem:
             return self.problem
-        record, method = self.record, self.record.get("method")
-        if isinstance(method, str):
-            sizes = record.get("sizes")
-            asked = [size for some in sizes.values() for size in some] if isinstance(sizes, Mapping) else []
-            size = f"{_listed(asked)} edges" if asked else f"threshold {record.get('threshold')}"
-            made = self.content["circuits"][0]["provenance"] if self.kind == "circuits" else {}
-            where = f"{made['task']} in {made.get('model')}, " if "task" in made else ""
-            what = "unfinished search" if self.kind == "checkpoint" else "circuits"
-            return f"{what} by {method} {record.get('direction')}, {size}: {where}seed {record.get('seed')}"
-        cell = record.get("cell")
-        if isinstance(cell, Mapping):
-            size = f"{_listed(cell['sizes'])} edges" if cell.get("sizes") else f"threshold {cell.get('threshold')}"
-            named = " ".join(str(cell.get(name)) for name in ("method", "direction"))
+        if isinstance(record.get("method"), str):
+            return self._search_summary(record)
+        if isinstance(record.get("cell"), Mapping):
+            cell = record["cell"]
+            named = f"{cell.get('method')} {cell.get('direction')}"
             where = f"{cell.get('task')} in {cell.get('model')}, seed {cell.get('seed')}"
-            return f"{record.get('what')}: {named}, {size}: {where}"
-        return str(record["what"]) if "what" in record else json.dumps(record)[:200] if record else ""
+            return f"{record.get('what')}: {named}, {_size(cell.get('sizes'), cell.get('threshold'))}: {where}"
+        if "what" in record:
+            return str(record["what"])
+        return json.dumps(record)[:200] if record else ""
+
+    def _search_summary(self, record: Mapping[str, Any]) -> str:
+        sizes: list[Any] = []
+        if isinstance(record.get("sizes"), Mapping):  # by direction
+            sizes = [size for of_direction in record["sizes"].values() for size in of_direction]
+        provenance = self.content["circuits"][0]["provenance"] if self.kind == "circuits" else {}
+        where = f"{provenance['task']} in {provenance.get('model')}, " if "task" in provenance else ""
+        what = "unfinished search" if self.kind == "checkpoint" else "circuits"
+        size = _size(sizes, record.get("threshold"))
+        return f"{what} by {record['method']} {record.get('direction')}, {size}: {where}seed {record.get('seed')}"
+
+
+def _size(sizes: Any, threshold: Any) -> str:
+    return f"{_listed(sizes)} edges" if sizes else f"threshold {threshold}"
 
 
 def _listed(values: object) -> str:
@@ -63,61 +72,60 @@ def _listed(values: object) -> str:
 
 
 def list_entries(store: Store) -> list[Entry]:
-    """All results and checkpoints, the newest last, each of them read and verified. Changes nothing."""
-    found, files = [], store.shelf.files()
-    if not files and not store.shelf.root.exists():
+    """List all results and checkpoints, the newest last, each of them read and verified. Changes nothing."""
+    entries, files = [], list(store.backend.files())
+    if not files and not store.backend.exists():
         raise GatewiseError(f"there is no store in {store.shown}; give the folder or URL that --store was given.")
-    store.shelf.root.check_format()
+    store.backend.check_format()
     with progress_bar("reading the store", len(files)) as bar:
         for file in files:
-            content = file.root.read(file.name)
+            content = store.backend.read(file.name)
             if content is not None:  # else it is gone since it was listed
-                found.append(_entry(file, content))
+                entries.append(_entry(f"{store.shown}/{file.name}", file, content))
             bar.advance()
-    return sorted(found, key=lambda entry: (entry.modified, entry.key))
+    return sorted(entries, key=lambda entry: (entry.modified, entry.key))
 
 
 def find_entry(store: Store, start: str) -> Entry:
-    """The one sound entry whose key begins so."""
-    found = [entry for entry in list_entries(store) if not entry.problem and entry.key.startswith(start.lower())]
-    results = [entry for entry in found if entry.kind != "checkpoint"] or found
-    keys = {entry.key for entry in results}  # in the outbox and at the URL there may be one of the same key
-    if len(keys) == 1:
-        return results[-1]
-    how_many = f"{len(keys)} entries" if results else "no sound entry"
-    raise GatewiseError(f"{how_many} of {store.shown} begin with {start!r}; `gatewise runs list` shows their keys.")
+    """Return the one sound entry whose key begins so; of a result and a checkpoint with the same key the result."""
+    matching = [entry for entry in list_entries(store) if not entry.problem and entry.key.startswith(start.lower())]
+    matching = [entry for entry in matching if entry.kind != "checkpoint"] or matching
+    if len(matching) == 1:
+        return matching[0]
+    count = f"{len(matching)} entries" if matching else "no sound entry"
+    raise GatewiseError(f"{count} of {store.shown} begin with {start!r}; `gatewise runs list` shows their keys.")
 
 
 def garbage(store: Store, *, checkpoints: bool = False) -> list[Entry]:
-    """What nobody needs: temporary files of processes that have ended, what is damaged, results of other schemas,
+    """List what nobody needs: temporary files of processes that have ended, what is damaged, results of other schemas,
     checkpoints whose result is there; if asked for, all checkpoints."""
     entries = list_entries(store)
     results = {entry.key for entry in entries if entry.kind in ("circuits", "json")}
-    unneeded = [
-        entry
-        for entry in entries
-        if entry.problem or (entry.kind == "checkpoint" and (checkpoints or entry.key in results))
-    ]
-    left = [(path, path.stat()) for path in store.shelf.abandoned()]
-    return [Entry("", "temporary", str(path), about.st_size, about.st_mtime) for path, about in left] + unneeded
+    unneeded = []
+    for path in store.backend.abandoned():
+        about = path.stat()
+        unneeded.append(Entry("", "temporary", str(path), about.st_size, about.st_mtime))
+    for entry in entries:
+        if entry.problem or (entry.kind == "checkpoint" and (checkpoints or entry.key in results)):
+            unneeded.append(entry)
+    return unneeded
 
 
 def collect(store: Store, *, checkpoints: bool = False) -> list[Entry]:
-    """Remove the garbage, and say what it was."""
-    found = garbage(store, checkpoints=checkpoints)
-    files = {file.where: file for file in store.shelf.files()}
-    for entry in found:
+    """Remove the garbage, and return what it was."""
+    unneeded = garbage(store, checkpoints=checkpoints)
+    for entry in unneeded:
         try:
             if entry.kind == "temporary":
                 Path(entry.path).unlink(missing_ok=True)
-            elif entry.path in files:  # else it is gone already
-                files[entry.path].root.remove(files[entry.path].name)
+            else:
+                store.backend.remove(entry.path.removeprefix(f"{store.shown}/"))
         except OSError as error:
             raise GatewiseError(f"cannot remove {entry.path}: {error.strerror}. May you write there?") from error
-    return found
+    return unneeded
 
 
-def _entry(file: File, content: bytes) -> Entry:
+def _entry(path: str, file: File, content: bytes) -> Entry:
     key, _, ending = file.name.rpartition("/")[2].partition(".")
     kind: EntryKind = "checkpoint"
     plain: dict[str, Any] = {}
@@ -136,4 +144,4 @@ def _entry(file: File, content: bytes) -> Entry:
             circuits_in(content, key)
     except DamagedError as damage:
         kind, problem = "damaged", str(damage)
-    return Entry(key, kind, file.where, file.bytes, file.modified, {} if problem else plain, problem)
+    return Entry(key, kind, path, file.bytes, file.modified, {} if problem else plain, problem)

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.store.backends import Shelf, root_of
+from gatewise.store.backends import open_backend
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.format import SCHEMA, circuits_in, encode, entry_name, key_of, pack_result, pack_value, value_in
 from gatewise.store.plain_data import from_plain, to_plain
@@ -56,18 +56,18 @@ class Store:
     """Results below one folder, which is made when the first one is written, or at one URL that fsspec knows."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.shelf = Shelf(root_of(root))
+        self.backend = open_backend(root)
         self._tidy = False
 
     @property
     def location(self) -> str:
         """What other processes make the same store of."""
-        return self.shelf.root.location
+        return self.backend.location
 
     @property
     def shown(self) -> str:
         """Where it is, for people."""
-        return self.shelf.root.shown
+        return self.backend.shown
 
     def key(self, ingredients: Mapping[str, Any], codec: Codec[Any] = PLAIN) -> str:
         """Return the name of a result.
@@ -93,17 +93,19 @@ class Store:
         Returns:
             What the codec gives back.
         """
-        for where, content in self.shelf.copies(entry_name(key)):
-            try:
-                value = codec.unpack(content, key)
-            except DamagedError as damage:
-                message = f"the stored result {where} is damaged: {damage}. It is computed again and replaced."
-                warnings.warn(message, GatewiseWarning, stacklevel=4)
-                continue
-            if codec is CIRCUITS:
-                self.checkpoint(key).clear()  # of a search that was killed between storing its result and this
-            return value
-        return default
+        content = self.backend.read(entry_name(key))
+        if content is None:
+            return default
+        try:
+            value = codec.unpack(content, key)
+        except DamagedError as damage:
+            path = f"{self.shown}/{entry_name(key)}"
+            message = f"the stored result {path} is damaged: {damage}. It is computed again and replaced."
+            warnings.warn(message, GatewiseWarning, stacklevel=4)
+            return default
+        if codec is CIRCUITS:
+            self.checkpoint(key).clear()  # of a search that was killed between storing its result and this
+        return value
 
     def put(self, key: str, circuits: Sequence[Circuit], record: Mapping[str, Any]) -> None:
         """Store circuits.
@@ -116,7 +118,7 @@ class Store:
         self._write(key, CIRCUITS.pack(key, circuits, record), CIRCUITS)
 
     def _write(self, key: str, content: bytes, codec: Codec[Any]) -> None:
-        self.shelf.write(entry_name(key), content)
+        self.backend.write(entry_name(key), content)
         if codec is CIRCUITS:
             self.checkpoint(key).clear()  # the state of their search is no longer needed
 
@@ -129,7 +131,7 @@ class Store:
         Returns:
             The checkpoint, which may be empty.
         """
-        return Checkpoint(self.shelf, key)
+        return Checkpoint(self.backend, key)
 
     def remember(
         self, ingredients: Mapping[str, Any], compute: Callable[[], Value], codec: Codec[Value] = PLAIN
@@ -164,16 +166,15 @@ class Store:
 
     def check_writable(self) -> None:
         """Raise an error if nothing can be stored here: better before hours of work than after."""
-        self.shelf.root.check_writable()
+        self.backend.check_writable()
 
     def tidy(self) -> None:
-        """Before the work, once for each Store: refuse the store of an earlier version, remove what killed processes
-        have left behind, and send what could not be sent before."""
+        """Before the work, once for each Store: refuse the store of an earlier version, and remove what killed
+        processes have left behind."""
         if self._tidy:
             return
-        self.shelf.root.check_format()
-        self.shelf.send()
-        for path in self.shelf.abandoned():
+        self.backend.check_format()
+        for path in self.backend.abandoned():
             with suppress(OSError):  # what is left over does no harm
                 path.unlink()
         self._tidy = True

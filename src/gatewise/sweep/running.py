@@ -18,7 +18,7 @@ from gatewise.store import Store
 from gatewise.sweep.cells import cell_ingredients, forget, loaded, run_cell
 from gatewise.sweep.grid import Cell, Grid
 from gatewise.sweep.sweep_table import TableRow, rows_of, write_csv, write_parquet
-from gatewise.workers import check_workers, run_tasks
+from gatewise.workers import check_workers, run_jobs
 
 TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
 _PLANNED = ("examples", "device", "dtype", "bos", "first_token", "memory")  # choices of a cell that a plan depends on
@@ -111,7 +111,7 @@ def run_sweep(
     begun, out = time.perf_counter(), Path(out)
     store = resources.open_store() or Store(out / "store")
     apart = workers > 1 or resources.ray is not None
-    if apart and store.shelf.root.protocol == "memory":
+    if apart and store.backend.protocol == "memory":
         raise GatewiseError(
             f"the store {store.shown} is in the memory of one process; give one that workers can share."
         )
@@ -129,13 +129,13 @@ def run_sweep(
     if apart:
         forget()  # the model that was needed to look cells up: workers load their own
     threads = max((cell.threads for cell in missing), default=1)
-    ended = run_tasks(
+    ended = run_jobs(
         missing, run_cell, store.location, retries=retries, workers=workers, ray=resources.ray, threads=threads
     )
     with progress_bar("sweep", len(missing)) as bar:
         for end in ended:
             if end.problem:
-                problems[end.task] = end.problem
+                problems[end.job] = end.problem
             bar.describe(f"sweep, {len(problems)} failed" if problems else "sweep")
             bar.advance()
     measured |= _recalled({cell: ingredients[cell] for cell in missing if cell not in problems}, store)

@@ -8,13 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatewise._lazy import imported_when_used
-from gatewise.tasks.encoding import tokenizer_fingerprint
-from gatewise.tasks.registry import RECIPES, every_form, options_of
 
 if TYPE_CHECKING:
-    from gatewise.tasks.catalogue import Task, task
+    from gatewise.tasks.builder import Task, task
     from gatewise.tasks.pairs import Pairs
 
-__all__ = ["RECIPES", "Pairs", "Task", "every_form", "options_of", "task", "tokenizer_fingerprint"]
+__all__ = ["Pairs", "Task", "task"]
 
-__getattr__ = imported_when_used(__name__, {"catalogue": "Task task", "pairs": "Pairs"})
+__getattr__ = imported_when_used(__name__, {"builder": "Task task", "pairs": "Pairs"})

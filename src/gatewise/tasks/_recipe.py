@@ -23,3 +23,14 @@ class Recipe:
     prepare: Callable[..., Draw]  # takes an Encoder, and the options below by name
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what each may be; the default comes first
     templates: tuple[str, ...] = ()  # if there are several, they can be held out
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Cut a word list, written as running text, into words."""
+    return tuple(text.split())
+
+
+def word_pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """Cut a list of words written `singular/plural` into pairs."""
+    parts = [word.partition("/") for word in text.split()]
+    return tuple((first, second) for first, _, second in parts)

@@ -22,7 +22,7 @@ _fingerprints: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, str]] = Wea
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of the vocabulary: equal if and only if token ids mean the same pieces."""
+    """Return a hash of the vocabulary: equal if and only if token ids mean the same pieces."""
     size, fingerprint = _fingerprints.get(tokenizer, (-1, ""))
     if size != len(tokenizer):  # tokens added since the last call change the meaning of ids
         lines = (f"{token_id}\t{piece}\n" for piece, token_id in sorted(tokenizer.get_vocab().items()))
@@ -43,23 +43,23 @@ class Encoder:
         self.longest = longest
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens."""
+        """Return the token ids of each text, without special tokens."""
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids
 
     def continuations(self, prompt: str, answers: Sequence[str]) -> list[list[int] | None]:
-        """The tokens each answer adds to the prompt; None if it changes the prompt's own tokens or adds none."""
+        """Return the tokens each answer adds to the prompt; None if it changes the prompt's own tokens or adds none."""
         start, *both = self.tokens([prompt, *(prompt + answer for answer in answers)])
         size = len(start)
         return [ids[size:] if ids[:size] == start and len(ids) > size else None for ids in both]
 
     def single_tokens(self, words: Sequence[str], prompt: str = "They met") -> list[str]:
-        """Those of the words that are one known token after a prompt. Each word brings its own leading space."""
-        found = self.continuations(prompt, words)
-        return [word for word, ids in zip(words, found, strict=True) if ids and len(ids) == 1 and self._known(ids)]
+        """Return the words that are one known token after a prompt. Each word brings its own leading space."""
+        added = self.continuations(prompt, words)
+        return [word for word, ids in zip(words, added, strict=True) if ids and len(ids) == 1 and self._known(ids)]
 
     def encode(self, example: Example, *, first_token: bool = False) -> TokenExample:
-        """Token ids of an example, or an error that says what is wrong with it."""
+        """Return the token ids of an example, or raise an error that says what is wrong with it."""
         clean, corrupted = self.tokens([example.clean, example.corrupted])
         for side, text, ids in (("clean", example.clean, clean), ("corrupted", example.corrupted, corrupted)):
             if not ids:

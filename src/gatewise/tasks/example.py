@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-Difference = Literal["logit", "probability"]  # of what right and wrong answers are told apart by
+Difference = Literal["logit", "probability"]  # of what correct and incorrect answers are compared by
 DIFFERENCES: tuple[Difference, ...] = get_args(Difference)
 
 
@@ -33,5 +33,5 @@ class TokenExample:
     incorrect: list[int]
 
     def compact(self) -> TokenExample:
-        """The same in a fifth of the memory, for those who keep thousands."""
+        """Return the same in a fifth of the memory, for those who keep thousands."""
         return replace(self, clean=array("q", self.clean), corrupted=array("q", self.corrupted))

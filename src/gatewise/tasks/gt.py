@@ -1,8 +1,8 @@
 """Greater than: "The war lasted from the year 1517 to the year 15" -> a two-digit number above 17.
 
 The corruption sets the two digits to 01. How a year is cut into tokens decides what the answers are:
-- two-digit pieces (15|17): right are the larger two-digit numbers, wrong the smaller ones and the year itself;
-- single digits (1|5|1|7): right are the larger tens digits, wrong the smaller ones; the same tens digit is neither.
+- two-digit pieces (15|17): correct are the larger two-digit numbers, incorrect the smaller ones and the year itself;
+- single digits (1|5|1|7): correct are the larger tens digits, incorrect the smaller ones; the same digit is neither.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks._recipe import Draw, Recipe
-from gatewise.tasks._word_lists import words
+from gatewise.tasks._recipe import Draw, Recipe, words
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example
 
@@ -34,21 +33,17 @@ NOUNS = words(
 
 
 def prepare(encoder: Encoder) -> Draw:
-    candidates = {century: _century(encoder, century) for century in CENTURIES}
-    draw_from = {century: found for century, found in candidates.items() if found is not None}
-    if not draw_from:
+    """Return a function that draws examples of those centuries whose years the tokenizer cuts in a way that we know."""
+    by_century = {century: _century(encoder, century) for century in CENTURIES}
+    draws = [draw_century for draw_century in by_century.values() if draw_century is not None]
+    if not draws:
         year = "year 1517"
         pieces = [encoder.tokenizer.decode([token]) for token in encoder.tokens([year])[0]]
         raise GatewiseError(
             f"gt needs a tokenizer that cuts years into two-digit pieces (15|17) or single digits (1|5|1|7); this one "
             f"cuts {year!r} into {pieces}. Bring your own pairs as a .csv or .jsonl file."
         )
-    centuries = sorted(draw_from)
-
-    def draw(rng: random.Random) -> Example:
-        return draw_from[rng.choice(centuries)](rng)
-
-    return draw
+    return lambda rng: rng.choice(draws)(rng)
 
 
 def _century(encoder: Encoder, century: int) -> Draw | None:
@@ -64,8 +59,8 @@ def _century(encoder: Encoder, century: int) -> Draw | None:
 
 
 def _goes_digit_by_digit(encoder: Encoder, prompt: str) -> bool:
-    one, seventeen = encoder.continuations(prompt, ["1", "17"])
-    return one is not None and seventeen is not None and len(seventeen) == 2 and seventeen[0] == one[0]
+    digit, number = encoder.continuations(prompt, ["1", "17"])
+    return digit is not None and number is not None and len(number) == 2 and number[0] == digit[0]
 
 
 def _two_digit_draw(century: int, answers: list[str]) -> Draw:
@@ -83,7 +78,7 @@ def _two_digit_draw(century: int, answers: list[str]) -> Draw:
 
 def _single_digit_draw(century: int) -> Draw:
     def draw(rng: random.Random) -> Example:
-        tens, ones = rng.randint(1, 8), rng.randint(0, 9)  # at tens 0 nothing is wrong, at 9 nothing is right
+        tens, ones = rng.randint(1, 8), rng.randint(0, 9)  # at tens 0 nothing is incorrect, at 9 nothing correct
         larger = tuple(str(digit) for digit in range(tens + 1, 10))
         smaller = tuple(str(digit) for digit in range(tens))
         return _example(rng.choice(NOUNS), century, f"{tens}{ones}", larger, smaller)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks._recipe import Draw, Recipe
-from gatewise.tasks._word_lists import words
+from gatewise.tasks._recipe import Draw, Recipe, words
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example
 
@@ -53,6 +52,7 @@ OBJECTS = words(
 
 
 def prepare(encoder: Encoder, corruption: str = "second-name") -> Draw:
+    """Return a function that draws examples with names that are single tokens."""
     names = [name.strip() for name in encoder.single_tokens([f" {name}" for name in NAMES])]
     needed = 5 if corruption == "all-names" else 3
     if len(names) < needed:
@@ -64,10 +64,10 @@ def prepare(encoder: Encoder, corruption: str = "second-name") -> Draw:
     def draw(rng: random.Random) -> Example:
         indirect_object, subject, third = rng.sample(names, 3)
         first, second = rng.choice([(indirect_object, subject), (subject, indirect_object)])  # ABB A or BAB A
-        template, place, thing = rng.choice(TEMPLATES), rng.choice(PLACES), rng.choice(OBJECTS)
+        template, location, gift = rng.choice(TEMPLATES), rng.choice(PLACES), rng.choice(OBJECTS)
 
         def prompt(first: str, second: str, subject: str) -> str:
-            return template.format(first=first, second=second, subject=subject, place=place, object=thing)
+            return template.format(first=first, second=second, subject=subject, place=location, object=gift)
 
         clean, corrupted = prompt(first, second, subject), prompt(first, second, third)
         if corruption == "all-names":  # its own randomness: the clean prompts are those of the other corruption

@@ -1,6 +1,6 @@
 """Pairs: what every method and measure works on. Token ids, and the text they were made from for people to read.
 
-A pair is a clean prompt, a corrupted prompt of the same token length, and the token ids that count as right and
+A pair is a clean prompt, a corrupted prompt of the same token length, and the token ids that count as correct and as
 incorrect answers on the clean side. Prompts of different pairs may differ in length: they are stored left-padded, so
 that the answer position is the last column of every row.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -21,7 +21,7 @@ from gatewise.errors import GatewiseError
 from gatewise.tasks.example import DIFFERENCES, Difference, Example
 
 if TYPE_CHECKING:
-    from gatewise.tasks.catalogue import Reader
+    from gatewise.tasks.builder import Reader
 
 _SHOWN = 4  # examples in a notebook
 _NO_TOKEN = -1  # fills up ragged answer lists
@@ -29,20 +29,35 @@ _NO_TOKEN = -1  # fills up ragged answer lists
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Prompts in two versions, with correct and incorrect answers. Immutable."""
+    """Prompts in two versions, with correct and incorrect answers. Immutable.
 
-    clean: Tensor  # [example, position], left-padded with 0
-    corrupted: Tensor  # [example, position]
-    lengths: Tensor  # [example], tokens without padding
-    correct: Tensor  # [example, answer], padded with -1
-    incorrect: Tensor  # [example, answer]
+    Attributes:
+        clean: Token ids of the clean prompts, left-padded with 0. [example, position]
+        corrupted: Token ids of the corrupted prompts. [example, position]
+        lengths: Number of tokens without padding. [example]
+        correct: Token ids of the answers that are correct after the clean prompt, padded with -1. [example, answer]
+        incorrect: Token ids of the answers that they are compared with. [example, answer]
+        difference: What `logit_diff` compares: logits or probabilities.
+        name: What the pairs are called.
+        clean_text: The clean prompts; empty if the user brought token ids.
+        corrupted_text: The corrupted prompts.
+        vocabulary: Fingerprint of the tokenizer that the ids belong to; "" if the user brought ids.
+        templates: Of each pair; pairs of one template are not independent.
+        answer_text: Correct and incorrect answers of each pair.
+    """
+
+    clean: Tensor
+    corrupted: Tensor
+    lengths: Tensor
+    correct: Tensor
+    incorrect: Tensor
     difference: Difference = "logit"
     name: str = "pairs"
-    clean_text: tuple[str, ...] = field(default=(), repr=False)
-    corrupted_text: tuple[str, ...] = field(default=(), repr=False)
-    vocabulary: str = ""  # fingerprint of the tokenizer the ids belong to; "" if the user brought ids
-    templates: tuple[str, ...] = field(default=(), repr=False)  # of each pair; pairs of one are not independent
-    answer_text: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = field(default=(), repr=False)  # right, wrong
+    clean_text: tuple[str, ...] = ()
+    corrupted_text: tuple[str, ...] = ()
+    vocabulary: str = ""
+    templates: tuple[str, ...] = ()
+    answer_text: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
 
     @classmethod
     def from_text(
@@ -55,12 +70,24 @@ class Pairs:
         bos: bool | None = None,
         first_token: bool = False,
     ) -> Pairs:
-        """Make pairs from text: a list of dicts or tuples, a dict of lists, a pandas frame, or a split of a dataset.
+        """Make pairs from text. `gw.task` does the same and divides pairs into a part to search on and one to test on.
 
-        The columns are clean, corrupted, correct and incorrect, in any case; others are ignored. All else is as for
-        `gw.task`, which also divides pairs into a part to search on and a part to test on.
+        Args:
+            data: A list of dicts or tuples, a dict of lists, a pandas frame, or one split of a Hugging Face dataset,
+                with the columns clean, corrupted, correct and incorrect, in any case; others are ignored.
+            model: The model whose tokenizer reads the prompts.
+            difference: What correct and incorrect answers are compared by, `logit` or `probability`.
+            name: What the pairs are called.
+            bos: Whether prompts begin with BOS; by default as the model needs it.
+            first_token: Let answers be several tokens long, of which the first is compared.
+
+        Returns:
+            The pairs, in the order of the rows.
+
+        Raises:
+            GatewiseError: If a row cannot be read; all such rows are named.
         """
-        from gatewise.tasks.catalogue import pairs_from_text
+        from gatewise.tasks.builder import pairs_from_text
 
         return pairs_from_text(data, model, difference=difference, name=name, bos=bos, first_token=first_token)
 
@@ -80,14 +107,33 @@ class Pairs:
         templates: Sequence[str] = (),
         answer_text: Sequence[tuple[tuple[str, ...], tuple[str, ...]]] = (),
     ) -> Pairs:
-        """Make pairs from token ids. An answer is one token id, or a list of ids any of which counts."""
+        """Make pairs from token ids.
+
+        Args:
+            clean: Token ids of each clean prompt, without padding.
+            corrupted: Token ids of each corrupted prompt, as many as the clean one has.
+            correct: For each pair one token id, or a list of ids any of which counts as correct.
+            incorrect: The same for incorrect answers.
+            difference: What they are compared by, `logit` or `probability`.
+            name: What the pairs are called.
+            clean_text: The clean prompts as text, for people.
+            corrupted_text: The corrupted prompts as text.
+            vocabulary: Fingerprint of the tokenizer, if models with another one are to be refused.
+            templates: The template that each pair was made from.
+            answer_text: Correct and incorrect answers of each pair as text.
+
+        Returns:
+            The pairs.
+
+        Raises:
+            GatewiseError: If numbers of prompts, answers or tokens do not match.
+        """
         clean_rows, corrupted_rows = list(clean), list(corrupted)
         counts = {len(clean_rows), len(corrupted_rows), len(correct), len(incorrect)}
         if len(counts) > 1 or not clean_rows:
             raise GatewiseError(
                 f"pairs need equally many clean prompts, corrupted prompts, correct and incorrect answers (at least "
-                f"one); "
-                f"got {len(clean_rows)}, {len(corrupted_rows)}, {len(correct)} and {len(incorrect)}."
+                f"one); got {len(clean_rows)}, {len(corrupted_rows)}, {len(correct)} and {len(incorrect)}."
             )
         if difference not in DIFFERENCES:
             raise GatewiseError(f"difference is 'logit' or 'probability', got {difference!r}.")
@@ -120,7 +166,7 @@ class Pairs:
     @overload
     def __getitem__(self, rows: slice) -> Pairs: ...
     def __getitem__(self, rows: int | slice) -> Example | Pairs:
-        """One example as text (as token ids if there is no text), or the pairs of a slice."""
+        """Return one example as text (as token ids if there is no text), or the pairs of a slice."""
         if isinstance(rows, int):
             return self._example(range(len(self))[rows])
         if not isinstance(rows, slice):
@@ -147,18 +193,21 @@ class Pairs:
         return (self._example(row) for row in range(len(self)))
 
     def _example(self, row: int) -> Example:
-        correct, incorrect = (
-            self.answer_text[row] if self.answer_text else (_ids(self.correct[row]), _ids(self.incorrect[row]))
-        )
-        template = self.templates[row] if self.templates else ""
-        if self.clean_text:
-            return Example(self.clean_text[row], self.corrupted_text[row], correct, incorrect, template)
+        correct, incorrect = _ids(self.correct[row]), _ids(self.incorrect[row])
+        if self.answer_text:
+            correct, incorrect = self.answer_text[row]
         start = self.width - int(self.lengths[row])
         clean, corrupted = (" ".join(_ids(side[row, start:])) for side in (self.clean, self.corrupted))
-        return Example(clean, corrupted, correct, incorrect, template)
+        if self.clean_text:
+            clean, corrupted = self.clean_text[row], self.corrupted_text[row]
+        return Example(clean, corrupted, correct, incorrect, self.templates[row] if self.templates else "")
 
     def swapped(self) -> Pairs:
-        """Clean and corrupted exchanged; correct and incorrect kept, so that the logit difference means the same."""
+        """Exchange clean and corrupted prompts; answers stay, so that the logit difference means the same.
+
+        Returns:
+            The pairs with their prompts exchanged.
+        """
         return replace(
             self,
             clean=self.corrupted,
@@ -168,7 +217,14 @@ class Pairs:
         )
 
     def begins_with(self, token: int | None) -> bool:
-        """Whether all prompts begin with this token, if there is one."""
+        """Tell whether all prompts begin with a token.
+
+        Args:
+            token: A token id, such as that of BOS; None is no token.
+
+        Returns:
+            True if all clean prompts begin with it.
+        """
         firsts = self.clean[torch.arange(len(self)), self.width - self.lengths]
         return token is not None and bool((firsts == token).all())
 
@@ -197,25 +253,43 @@ class Pairs:
         return digest.hexdigest()[:16]
 
     def logit_diff(self, logits: Tensor) -> Tensor:
-        """How much right leads over wrong, per example; differentiable. logits: [..., example, vocabulary].
+        """Measure how far correct answers lead over incorrect ones; differentiable.
 
         `logit`: logit of the correct answer minus logit of the incorrect one; of several, the log of the sum of
         exponentials. `probability`: total probability of the correct answers minus that of the incorrect ones.
+
+        Args:
+            logits: Of the last position. [..., example, vocabulary]
+
+        Returns:
+            The difference for each example. [..., example]
         """
         if self.difference == "probability":
-            probabilities = logits.softmax(dim=-1)
-            return _gather(probabilities, self.correct, 0.0).sum(-1) - _gather(probabilities, self.incorrect, 0.0).sum(
-                -1
-            )
+            values = logits.softmax(dim=-1)
+            return _gather(values, self.correct, 0.0).sum(-1) - _gather(values, self.incorrect, 0.0).sum(-1)
         correct, incorrect = (_gather(logits, answers, -torch.inf) for answers in (self.correct, self.incorrect))
         return correct.logsumexp(-1) - incorrect.logsumexp(-1)
 
     def pairwise_accuracy(self, logits: Tensor) -> Tensor:
-        """Accuracy, first definition: the logit difference is positive. [..., example] of bool."""
+        """Tell which examples have a positive logit difference.
+
+        Args:
+            logits: Of the last position. [..., example, vocabulary]
+
+        Returns:
+            Whether correct answers lead over incorrect ones. [..., example] of bool
+        """
         return self.logit_diff(logits) > 0
 
     def top1_accuracy(self, logits: Tensor) -> Tensor:
-        """Accuracy, second definition: the arg-max over the whole vocabulary is a correct answer."""
+        """Tell in which examples the most probable token of the whole vocabulary is a correct answer.
+
+        Args:
+            logits: Of the last position. [..., example, vocabulary]
+
+        Returns:
+            Whether it is. [..., example] of bool
+        """
         return (logits.argmax(dim=-1)[..., None] == self.correct.to(logits.device)).any(dim=-1)
 
     def __repr__(self) -> str:
@@ -223,7 +297,7 @@ class Pairs:
         return f"<Pairs {self.name}: {len(self)} examples of up to {self.width} tokens{example}>"
 
     def _repr_html_(self) -> str:
-        summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.difference} logit difference"
+        summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.difference} difference"
         texts = zip(self.clean_text[:_SHOWN], self.corrupted_text[:_SHOWN], strict=False)
         return card("Pairs", summary, ("clean", "corrupted"), texts)
 
@@ -233,10 +307,10 @@ def _ids(tokens: Tensor) -> tuple[str, ...]:
 
 
 def _left_padded(rows: Sequence[Sequence[int] | Tensor]) -> Tensor:
-    found = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)  # row by row: lists of thousands would be large
+    padded = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)  # row by row: nested lists would be large
     for i, row in enumerate(rows):
-        found[i, -len(row) :] = row
-    return torch.from_numpy(found)
+        padded[i, -len(row) :] = row
+    return torch.from_numpy(padded)
 
 
 def _answers(answers: Sequence[int | Sequence[int]], side: str) -> Tensor:

@@ -1,6 +1,7 @@
-"""Syntactic agreement: "The girls insulted" -> themselves, not herself. The corruption flips the noun's number.
+"""Reflexive (anaphor) agreement: "The girls insulted" -> themselves, not herself.
 
-Determiners fit both numbers, so that the noun alone says which pronoun is right and both sides are good English.
+The corruption flips the noun's number.
+Determiners fit both numbers, so that the noun alone says which pronoun is correct and both sides are good English.
 `number` says which side is clean: the plural, the singular, or either at random. The mixed form is symmetric: noising
 and denoising are the same thing on it, so no circuit can have AND or OR gates there.
 """
@@ -10,8 +11,7 @@ from __future__ import annotations
 import random
 
 from gatewise.errors import GatewiseError
-from gatewise.tasks._recipe import Draw, Recipe
-from gatewise.tasks._word_lists import word_pairs, words
+from gatewise.tasks._recipe import Draw, Recipe, word_pairs, words
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example
 
@@ -37,6 +37,7 @@ NOUNS = tuple((*pair, "herself") for pair in FEMALE_NOUNS) + tuple((*pair, "hims
 
 
 def prepare(encoder: Encoder, number: str = "plural") -> Draw:
+    """Return a function that draws examples; `number` is that of the clean side."""
     known = encoder.single_tokens([f" {word}" for word in (PLURAL_PRONOUN, "herself", "himself")], "The girls helped")
     nouns = [noun for noun in NOUNS if f" {noun[2]}" in known]
     if f" {PLURAL_PRONOUN}" not in known or not nouns:
@@ -48,10 +49,12 @@ def prepare(encoder: Encoder, number: str = "plural") -> Draw:
     def draw(rng: random.Random) -> Example:
         singular, plural, pronoun = rng.choice(nouns)
         determiner, verb = rng.choice(DETERMINERS), rng.choice(VERBS)
-        one = (f"{determiner} {singular} {verb}", f" {pronoun}")
-        many = (f"{determiner} {plural} {verb}", f" {PLURAL_PRONOUN}")
-        either = rng.choice([(one, many), (many, one)])  # drawn in any case: all forms say the same sentences
-        clean, corrupted = {"plural": (many, one), "singular": (one, many), "mixed": either}[number]
+        of_singular = (f"{determiner} {singular} {verb}", f" {pronoun}")
+        of_plural = (f"{determiner} {plural} {verb}", f" {PLURAL_PRONOUN}")
+        # Drawn in any case, so that all three forms have the same sentences.
+        clean, corrupted = rng.choice([(of_singular, of_plural), (of_plural, of_singular)])
+        if number != "mixed":
+            clean, corrupted = (of_plural, of_singular) if number == "plural" else (of_singular, of_plural)
         return Example(clean[0], corrupted[0], (clean[1],), (corrupted[1],))
 
     return draw

@@ -1,6 +1,6 @@
 """A user's own pairs from a .csv or .jsonl file: reads it, and says file and line of whatever is wrong.
 
-What the columns are is said in `rows.py`.
+What the columns are is said in `parsing`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from pathlib import Path
 from gatewise.errors import GatewiseError
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import TokenExample
-from gatewise.tasks.parsing import COLUMNS, BadRowsError, Record, Row, column_name, encoded, own_columns, sorted_out
+from gatewise.tasks.parsing import (
+    COLUMNS,
+    BadRowsError,
+    Record,
+    Row,
+    column_name,
+    encode_rows,
+    known_columns,
+    valid_rows,
+)
 
 SUFFIXES = (".csv", ".jsonl")
 LARGEST_FILE = 64 * 2**20  # bytes
@@ -24,19 +33,19 @@ _WAY_OUT = f"A file has the columns {', '.join(COLUMNS)}, separated by commas (.
 
 
 def read_pairs(path: Path, encoder: Encoder, *, first_token: bool = False) -> list[TokenExample]:
-    """All pairs of a file as tokens, in the file's order, or an error that names every line that is wrong."""
-    return encoded(*read_lines(path), encoder, first_token=first_token, name=path.name)
+    """Return all pairs of a file as tokens, in order, or raise an error that names every line that is wrong."""
+    return encode_rows(*read_lines(path), encoder, first_token=first_token, name=path.name)
 
 
 def read_lines(path: Path) -> tuple[list[Row], list[str]]:
-    """The lines of a file that are pairs, and what is wrong with the others."""
+    """Return the lines of a file that are pairs, and a sentence for each of the others."""
     if path.suffix.lower() not in SUFFIXES:
         raise GatewiseError(f"{path}: a file of pairs ends in .csv or .jsonl. {_WAY_OUT}")
     return _lines(_read_bytes(path), path)
 
 
 def parse_rows(content: bytes, path: Path) -> list[Row]:
-    """All pairs in the content of a file; `path` is named in errors, and its ending tells the format."""
+    """Return all pairs in the content of a file; `path` is named in errors, and its ending tells the format."""
     rows, problems = _lines(content, path)
     if problems:
         raise BadRowsError(problems)
@@ -44,7 +53,6 @@ def parse_rows(content: bytes, path: Path) -> list[Row]:
 
 
 def _lines(content: bytes, path: Path) -> tuple[list[Row], list[str]]:
-    """What `read_lines` gives, from the content of the file."""
     if len(content) > LARGEST_FILE:
         raise GatewiseError(
             f"{path}: this file is larger than the {LARGEST_FILE / 2**20:.0f} MB that we read; a few hundred pairs are "
@@ -55,7 +63,7 @@ def _lines(content: bytes, path: Path) -> tuple[list[Row], list[str]]:
     except UnicodeDecodeError as error:
         raise GatewiseError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
     records = _csv_records(path, text) if path.suffix.lower() == ".csv" else _jsonl_records(path, text)
-    rows, problems = sorted_out(islice(records, MOST_PAIRS + 1))
+    rows, problems = valid_rows(islice(records, MOST_PAIRS + 1), _WAY_OUT)
     if len(rows) + len(problems) > MOST_PAIRS:
         raise GatewiseError(f"{path}: there are more than {MOST_PAIRS:,} pairs. Take a sample of its lines.")
     if not rows and not problems:
@@ -64,7 +72,7 @@ def _lines(content: bytes, path: Path) -> tuple[list[Row], list[str]]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """At most a byte more than may be there."""
+    """At most a byte more than may be there, so that larger files are seen and not read."""
     try:
         if not path.is_file():
             raise GatewiseError(f"{path}: there is no such file. Check the path.")
@@ -85,13 +93,8 @@ def _csv_records(path: Path, text: str) -> Iterator[Record]:
             if header is None:
                 header = _header(where, row)
             elif len(row) != len(header):
-                yield (
-                    where,
-                    GatewiseError(
-                        f"{len(row)} columns where the first line has {len(header)}. "
-                        f'Put text that has a comma into double quotes, "like, this".'
-                    ),
-                )
+                message = f"{len(row)} columns where the first line has {len(header)}."
+                yield where, GatewiseError(f'{message} Put text that has a comma into double quotes, "like, this".')
             else:
                 yield where, dict(zip(header, row, strict=True))
     except csv.Error as error:
@@ -103,7 +106,7 @@ def _header(where: str, row: list[str]) -> list[str]:
     try:
         if twice := [name for name in COLUMNS if names.count(name) > 1]:
             raise GatewiseError(f"columns: {twice[0]} is there twice. {_WAY_OUT}")
-        own_columns(dict.fromkeys(names), _WAY_OUT)
+        known_columns(dict.fromkeys(names), _WAY_OUT)
     except GatewiseError as error:
         raise GatewiseError(f"{where}: {error}") from error
     return names
@@ -116,11 +119,8 @@ def _jsonl_records(path: Path, text: str) -> Iterator[Record]:
             continue
         try:
             record = json.loads(line)
-            if isinstance(record, dict):
-                yield where, own_columns(record, _WAY_OUT)
-            else:
-                yield where, GatewiseError(f"expected a JSON object, got a {type(record).__name__}. {_WAY_OUT}")
-        except GatewiseError as error:
-            yield where, error
         except (ValueError, RecursionError) as error:
-            yield where, GatewiseError(f"not valid JSON ({error}). One object per line.")
+            record = GatewiseError(f"not valid JSON ({error}). One object per line.")
+        if not isinstance(record, dict | GatewiseError):
+            record = GatewiseError(f"expected a JSON object, got a {type(record).__name__}. {_WAY_OUT}")
+        yield where, record

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.gates.labels import Gate, Gates
-from gatewise.statistics import Interval, clustered_ratio
+from gatewise.statistics import Interval
 from gatewise_paper.claims import Above, Between, Claim, Ruling, relative, rule, rules
 from gatewise_paper.experiment import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise_paper.experiments.ends import ends_to_measure, floors
@@ -23,6 +23,7 @@ from gatewise_paper.figures import Figure, bars, errors, filled, wide_axis
 from gatewise_paper.lab import Lab
 from gatewise_paper.measures.contribution import gate_contributions
 from gatewise_paper.naming import METHOD_NAMES, seeds_note, task_name
+from gatewise_paper.seed_statistics import clustered_ratio
 from gatewise_paper.tested_gates import TESTED, by_type, tested_gates, tested_to_measure
 
 _NAME = "contribution"

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from gatewise.evaluation import evaluations
 from gatewise.methods.base import SearchDirection
-from gatewise.statistics import sign_flip_interval
 from gatewise_paper.claims import Above, Claim, Ruling, rule
 from gatewise_paper.experiment import Measured, Measurement, Search, Table, Variant, by_size, of_kind
 from gatewise_paper.experiments.ends import ends_of, ends_to_measure
@@ -25,6 +24,7 @@ from gatewise_paper.naming import (
     task_name,
 )
 from gatewise_paper.presets import plain_task
+from gatewise_paper.seed_statistics import sign_flip_interval
 
 FAITHFULNESS = "kl_from_full"  # of the circuit: KL(G || C)
 COMPLETENESS = "kl_to_full"  # of its complement: KL(G\\C || G)

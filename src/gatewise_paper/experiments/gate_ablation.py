@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from gatewise.circuits.graph import Grouping
 from gatewise.gate_types import GATE_COLOURS, GATE_TYPES, GateType
 from gatewise.gates.labels import Gate, Gates
-from gatewise.statistics import clustered_ratio
 from gatewise_paper.claims import Above, Between, Claim, Ruling, least, rules
 from gatewise_paper.experiment import Experiment, Measured, Measurement, Result, Table, group, of_kind
 from gatewise_paper.experiments.ends import ends_to_measure, floors
@@ -30,6 +29,7 @@ from gatewise_paper.measures.contribution import gate_contributions
 from gatewise_paper.measures.gate_ablation import ablate_gates
 from gatewise_paper.naming import METHOD_NAMES, seeds_note, task_name
 from gatewise_paper.printed_numbers import ABLATION
+from gatewise_paper.seed_statistics import clustered_ratio
 from gatewise_paper.tested_gates import TESTED, TwoGroups, by_type, tested_gates, tested_to_measure
 
 _NAME = "gate-ablation"

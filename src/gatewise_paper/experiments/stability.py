@@ -23,7 +23,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap
 from gatewise.methods.base import SearchDirection
-from gatewise.statistics import pseudo_values, rank_correlation
+from gatewise.statistics import rank_correlation
 from gatewise_paper.claims import Above, Claim, Ruling, rule, rules
 from gatewise_paper.experiment import Experiment, Measured, Measurement, Result, Search, Table, Variant, by_size
 from gatewise_paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, size_axis
@@ -31,6 +31,7 @@ from gatewise_paper.lab import Lab
 from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES, deviation, plus_minus, seeds_note, task_name
 from gatewise_paper.presets import Preset
 from gatewise_paper.printed_numbers import HAMMING
+from gatewise_paper.seed_statistics import pseudo_values
 
 _NAME = "stability"
 _PAPER = {"acdc": "21.8 ± 5.3", "eap": "4.7 ± 1.8", "edge-pruning": "89.6 ± 27.9"}

@@ -33,7 +33,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
 from gatewise.compute import Compute
-from gatewise.engine.patching.edge_ablation import Bench, Removal
+from gatewise.engine.patching.edge_ablation import EdgeAblation, Removal
 from gatewise.engine.patching.kl_screening import divergence_between
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Data, Setting
@@ -150,7 +150,7 @@ def misalignment(
     batches = setting.batches()
     with progress_bar("misalignment", len(batches) * sum(map(len, drawn.values()))) as bar:
         for batch in batches:
-            bench = partial(Bench, setting, batch, direction=direction)
+            bench = partial(EdgeAblation, setting, batch, direction=direction)
             for kind in MISALIGNED_TYPES:
                 sums[kind] += _measure(bench, whole[kind], kind, drawn[kind], bar)
     scores = {
@@ -196,7 +196,11 @@ def _draw_pairs(rng: random.Random, receivers: Sequence[list[int]], sampling: Sa
 
 
 def _measure(
-    bench_of: Callable[[Circuit], Bench], whole: Circuit, kind: MisalignedType, samples: Sequence[_Sample], bar: Bar
+    bench_of: Callable[[Circuit], EdgeAblation],
+    whole: Circuit,
+    kind: MisalignedType,
+    samples: Sequence[_Sample],
+    bar: Bar,
 ) -> Tensor:
     """For each sample both terms: the mean over draws, summed over the batch's examples. [term, sample]"""
     bench = bench_of(whole)
@@ -217,7 +221,7 @@ def _measure(
     return found.mean(dim=2).sum(dim=-1).T
 
 
-def _outputs(bench: Bench, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
+def _outputs(bench: EdgeAblation, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
     """Last residuals [example, d] of the bench's circuit without i, and without i and j, for each pair."""
     removals = list(dict.fromkeys(frozenset(some) for i, j in pairs for some in ((i,), (i, j))))
     found = {}

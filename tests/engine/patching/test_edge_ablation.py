@@ -1,4 +1,4 @@
-"""Removing sets of edges from circuits: what a bench says is one dense run per set."""
+"""Removing sets of edges from circuits: what an ablation says is one dense run per set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from small_models import INCREMENTAL, random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit
-from gatewise.engine.patching.edge_ablation import Removal, benches, kl_changes
+from gatewise.engine.patching.edge_ablation import Removal, edge_ablations, kl_changes
 from gatewise.engine.patching.kl_screening import divergence_between
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
@@ -38,8 +38,8 @@ def test_residuals_are_those_of_single_runs(
     removals = some_removals(circuit)
     expected = [run_circuit(model, pairs, circuit - model.graph.circuit(removal), direction) for removal in removals]
     seen: list[list[int]] = []
-    for examples, bench in benches(Setting(model, pairs, memory=70_000), circuit, direction):  # two batches
-        for places, found in bench.residuals(removals):
+    for examples, ablation in edge_ablations(Setting(model, pairs, memory=70_000), circuit, direction):  # two batches
+        for places, found in ablation.residuals(removals):
             seen.append(places)
             for place, residual in zip(places, found, strict=True):
                 wanted = expected[place][examples]

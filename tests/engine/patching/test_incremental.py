@@ -56,7 +56,7 @@ def compare_random_removals(model: Model, pairs: Pairs, share: float, direction:
         state.accept(proposal, row, {port: senders[: row + 1] for port, senders in chosen.items()})
         assert torch.equal(kept, before)  # the state has a circuit of its own
         kept = masks[row]
-        assert torch.equal(state.kept, kept)
+        assert torch.equal(state.in_circuit, kept)
         found = all_liveness(model, kept)
         live = found if node < 0 else [*found[:node], *live[node:]]  # removals make earlier nodes less alive
     state.rebuild(kept, all_liveness(model, kept))

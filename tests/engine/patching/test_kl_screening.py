@@ -1,4 +1,4 @@
-"""Every fast way to the divergence against all logits at once: blocks of words, spans of heads, anchors with bounds."""
+"""Every fast way to the divergence against all logits at once: blocks of tokens, few heads, anchors with bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gatewise.engine.patching.incremental import State
 from gatewise.engine.patching.kl_screening import Divergence
-from gatewise.engine.patching.low_rank_unembedding import Span, Spans
+from gatewise.engine.patching.low_rank_unembedding import UnembeddingBases, UnembeddingBasis
 from gatewise.engine.runs.activations import both_runs
 from gatewise.models.model import Model
 
@@ -20,7 +20,7 @@ DTYPES = [torch.float32, torch.float64]
 @pytest.fixture(autouse=True)
 def _as_if_the_vocabulary_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gatewise.engine.patching.kl_screening._SMALLEST_VOCABULARY", 2)
-    monkeypatch.setattr("gatewise.engine.patching.kl_screening._LEAST_WORDS", 1)
+    monkeypatch.setattr("gatewise.engine.patching.kl_screening._LEAST_TOKENS", 1)
     monkeypatch.setattr("gatewise.engine.patching.kl_screening._BLOCK", 600)  # several blocks, the last one smaller
     monkeypatch.setattr("gatewise.engine.patching.low_rank_unembedding._WIDEST", 1.0)
 
@@ -35,10 +35,10 @@ def naive(model: Model, reference: Tensor, residual: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def span_of(model: Model, senders: list[int]) -> Span:
-    span = Spans(model).of(senders, residuals=1000, examples=3)
-    assert span is not None
-    return span
+def basis_of(model: Model, senders: list[int]) -> UnembeddingBasis:
+    basis = UnembeddingBases(model).of(senders, residuals=1000, examples=3)
+    assert basis is not None
+    return basis
 
 
 def written(model: Model, senders: list[int], rows: int, seed: int) -> Tensor:
@@ -53,7 +53,7 @@ def written(model: Model, senders: list[int], rows: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-def test_blocks_of_words_are_all_words(architecture: str, dtype: torch.dtype) -> None:
+def test_blocks_of_tokens_are_all_tokens(architecture: str, dtype: torch.dtype) -> None:
     model = small_model(architecture, dtype=dtype)
     reference, residual = (random_residuals(*shape, 3, 16, dtype=dtype, seed=len(shape)) for shape in ((), (2, 9)))
     found = Divergence(model, model.unembed(reference)).exact(residual)
@@ -65,68 +65,68 @@ def test_blocks_of_words_are_all_words(architecture: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize(
     ("architecture", "heads"), [("gpt2", [7]), ("gpt2", [1, 3]), ("llama", [6, 9]), ("qwen2", [2])]
 )
-def test_spans_of_heads_are_the_whole_unembedding(architecture: str, heads: list[int], dtype: torch.dtype) -> None:
-    """Also for a second chain from another start within the span, which uses the same base."""
+def test_what_a_few_heads_write_is_unembedded_exactly(architecture: str, heads: list[int], dtype: torch.dtype) -> None:
+    """Also for a second chain from another start within the basis, which uses the same known logits."""
     model = small_model(architecture, dtype=dtype)
     reference, start = (random_residuals(3, 16, dtype=dtype, seed=seed) for seed in (1, 2))
-    divergence, span = Divergence(model, model.unembed(reference)), span_of(model, heads)
+    divergence, basis = Divergence(model, model.unembed(reference)), basis_of(model, heads)
     bases = []
     for turn in range(3):
         chain = start + written(model, heads, rows=7, seed=10 * turn).cumsum(dim=0)
-        value, bound = divergence.estimate(chain, 0.01, span)
+        value, bound = divergence.estimate(chain, 0.01, basis)
         expected = naive(model, reference, chain)
         torch.testing.assert_close(value, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
         assert not bound.any()
-        bases.append(divergence._base)
+        bases.append(divergence._known)
         start = chain[-1]
     assert bases == [bases[0]] * 3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_base_moves_from_span_to_span(dtype: torch.dtype) -> None:
+def test_known_logits_move_from_basis_to_basis(dtype: torch.dtype) -> None:
     model = small_model("llama", dtype=dtype)
     reference, start = (random_residuals(3, 16, dtype=dtype, seed=seed) for seed in (1, 2))
     divergence, moves = Divergence(model, model.unembed(reference)), []
     for turn in range(20):
         heads = [6 + turn % 3]
         chain = start + 0.3 * written(model, heads, rows=4, seed=10 * turn)
-        value, bound = divergence.estimate(chain, 0.01, span_of(model, heads), start)
+        value, bound = divergence.estimate(chain, 0.01, basis_of(model, heads), start)
         torch.testing.assert_close(
             value, naive(model, reference, chain), atol=TOLERANCE[dtype], rtol=5 * TOLERANCE[dtype]
         )
         assert not bound.any()
-        assert divergence._base is not None
-        moves.append(divergence._base.moves)
+        assert divergence._known is not None
+        moves.append(divergence._known.moves)
         start = chain[turn % 4]
     assert moves == [*range(17), 0, 1, 2]
 
 
-def test_a_new_base_is_taken_where_the_old_one_does_not_serve() -> None:
+def test_new_logits_are_taken_where_the_old_ones_do_not_serve() -> None:
     model = small_model("gpt2", dtype=torch.float64)
     reference = random_residuals(3, 16, dtype=torch.float64)
     divergence = Divergence(model, model.unembed(reference))
     for seed, heads in enumerate(([7], [7], [6], [7])):
         chain = random_residuals(3, 16, dtype=torch.float64, seed=seed) + written(model, heads, rows=4, seed=seed)
-        value, bound = divergence.estimate(chain, 0.01, span_of(model, heads))
+        value, bound = divergence.estimate(chain, 0.01, basis_of(model, heads))
         torch.testing.assert_close(value, naive(model, reference, chain), atol=1e-11, rtol=0)
         assert not bound.any()
 
 
-def test_residuals_outside_the_span_are_noticed() -> None:
+def test_residuals_outside_the_basis_are_noticed() -> None:
     model = small_model("llama", dtype=torch.float64)
     reference = random_residuals(3, 16, dtype=torch.float64)
-    divergence, span = Divergence(model, model.unembed(reference)), span_of(model, [7])
+    divergence, basis = Divergence(model, model.unembed(reference)), basis_of(model, [7])
     chain = reference + written(model, [7], rows=5, seed=0)
     chain[3] += 1e-9 * written(model, [6], rows=1, seed=1)[0]
-    assert divergence._spanned(chain, span, reference) is None
-    value, bound = divergence.estimate(chain, 1.0, span)
+    assert divergence._low_rank(chain, basis, reference) is None
+    value, bound = divergence.estimate(chain, 1.0, basis)
     expected = naive(model, reference, chain)
     assert (expected >= value - 1e-11).all()
     assert (expected <= value + bound + 1e-11).all()
 
 
-@pytest.mark.parametrize("spanned", [False, True])
-def test_distances_too_large_for_the_exponents_are_right(spanned: bool) -> None:
+@pytest.mark.parametrize("low_rank", [False, True])
+def test_distances_too_large_for_the_exponents_are_right(low_rank: bool) -> None:
     """So far from the reference that float32 overflows: those rows are unembedded at once."""
     model = small_model("gpt2")
     with torch.no_grad():
@@ -134,22 +134,22 @@ def test_distances_too_large_for_the_exponents_are_right(spanned: bool) -> None:
     reference = random_residuals(3, 16, dtype=torch.float32)
     divergence = Divergence(model, model.unembed(reference))
     chain = 3 * written(model, [7], rows=6, seed=0)
-    value, _ = divergence.estimate(chain, 1e-9, span_of(model, [7]) if spanned else None)
+    value, _ = divergence.estimate(chain, 1e-9, basis_of(model, [7]) if low_rank else None)
     expected = naive(model, reference, chain)
     assert expected.max() > 100
     torch.testing.assert_close(value, expected, atol=0, rtol=1e-5)
 
 
-def test_spans_are_refused_where_they_would_be_wrong_or_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    spans = Spans(small_model("gpt2"))
+def test_bases_are_refused_where_they_would_be_wrong_or_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_bases = UnembeddingBases(small_model("gpt2"))
     for senders in ([6, 10], [5], [0], []):  # a head with an MLP, an MLP, the embedding, nothing
-        assert spans.of(senders, residuals=1000, examples=3) is None
-    assert spans.of([7], residuals=1, examples=3) is None
-    assert Spans(small_model("gemma2")).of([2], residuals=1000, examples=3) is None  # softcap, coupled heads
-    assert Spans(small_model("gpt2", dtype=torch.bfloat16)).of([7], residuals=1000, examples=3) is None
+        assert known_bases.of(senders, residuals=1000, examples=3) is None
+    assert known_bases.of([7], residuals=1, examples=3) is None
+    assert UnembeddingBases(small_model("gemma2")).of([2], residuals=1000, examples=3) is None  # softcap, coupled heads
+    assert UnembeddingBases(small_model("gpt2", dtype=torch.bfloat16)).of([7], residuals=1000, examples=3) is None
     monkeypatch.setattr("gatewise.engine.patching.low_rank_unembedding._WIDEST", 0.25)
-    assert spans.of([7, 6], residuals=1000, examples=3) is None
-    assert spans.of([7], residuals=1000, examples=3) is spans.of([7], residuals=1000, examples=3)
+    assert known_bases.of([7, 6], residuals=1000, examples=3) is None
+    assert known_bases.of([7], residuals=1000, examples=3) is known_bases.of([7], residuals=1000, examples=3)
 
 
 @pytest.mark.parametrize("wanted", [0.0, 1e-4, 1e-2])

@@ -27,7 +27,7 @@ def test_parts_sum_to_the_difference_of_scores_which_are_those_of_eap(architectu
     on = Batches(Setting(model, PAIRS, memory=400_000))
     arising, scores = local_and_downstream(on)
     torch.testing.assert_close(arising.sum(dim=0), scores[0] - scores[1], atol=1e-9, rtol=0)
-    total = sum(float((receivers.logit_diffs[0] - receivers.logit_diffs[1]).sum()) for receivers in on)
+    total = sum(float(receivers.total_effect.sum()) for receivers in on)
     setting = Setting(model, PAIRS)
     expected = Attribution(setting, setting.batches()[0]).directions(["ns", "dn"])
     for found, direction in zip(scores, ("ns", "dn"), strict=True):

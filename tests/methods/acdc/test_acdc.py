@@ -124,7 +124,7 @@ def test_values_on_the_threshold_are_decided_canonically() -> None:
 
 
 @pytest.mark.parametrize(("architecture", "tau"), [("gpt2", 0.01), ("neox", 0.02)])
-def test_screened_vocabulary_and_spans_change_nothing(
+def test_screened_vocabulary_and_low_rank_unembedding_change_nothing(
     architecture: str, tau: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every shortcut to the divergence, taken wherever it can be, and those without bounds taken indeed."""
@@ -135,13 +135,13 @@ def test_screened_vocabulary_and_spans_change_nothing(
     def note(name: str, way: Any) -> Any:
         return lambda *given: (taken.add(name), way(*given))[1]
 
-    for name in ("_spanned", "_value_and_bound", "_whole"):
+    for name in ("_low_rank", "_value_and_bound", "_whole"):
         monkeypatch.setattr(Divergence, name, note(name, getattr(Divergence, name)))
     monkeypatch.setattr("gatewise.engine.patching.kl_screening._SMALLEST_VOCABULARY", 2)
     monkeypatch.setattr("gatewise.engine.patching.kl_screening._ENOUGH", 0)
     monkeypatch.setattr("gatewise.engine.patching.low_rank_unembedding._WIDEST", 1.0)
     assert search(model, pairs, "ns+dn", tau) == expected
-    assert taken >= {"_spanned", "_whole"}
+    assert taken >= {"_low_rank", "_whole"}
 
 
 def test_the_running_divergence_is_that_of_the_circuit() -> None:

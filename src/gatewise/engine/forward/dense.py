@@ -1,8 +1,9 @@
 """The dense engine: a circuit sublayer by sublayer, one matrix product mixing all senders into all ports of a sublayer.
 
 The input of port r is  base[r] + sum over kept u of mask[r, u] (current[u] - other[u]),  read before the norm, which is
-recomputed for every port. `gradient` is the same computation run backwards, sublayer by sublayer, without keeping any
-sublayer's activations: it serves Edge Pruning (a mask between 0 and 1) and EAP (the gradient at the full mask).
+recomputed for every port: this is where an edge is patched. `gradient` is the same computation run backwards, sublayer
+by sublayer, without keeping any sublayer's activations: it serves Edge Pruning (a mask between 0 and 1) and EAP (the
+gradient at the full mask).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 from gatewise.engine.runs.activations import Intervention
-from gatewise.models.components import Attention, Pointwise
 from gatewise.models.model import Model
 
 
@@ -22,20 +22,15 @@ class DenseEngine:
 
     def __init__(self, model: Model, intervention: Intervention) -> None:
         self.model, self.on = model, intervention
-        # Row 0 holds the base of the sublayer at hand, the others current - other of every sender: one product adds
-        # all.
+        # Row 0 holds the base of the sublayer at hand, the others current - other of every sender: so one product adds
+        # the base as well, and needs no copy of what is mixed.
         self._rows = intervention.sources.new_empty(len(model.graph.senders) + 1, *intervention.sources.shape[1:])
         self._delta = self._rows[1:]
 
     @torch.no_grad()
     def logits(self, mask: Tensor) -> Tensor:
         """Logits of the circuit at the last position. [example, vocabulary]"""
-        return self.model.unembed(self._forward(mask))
-
-    @torch.no_grad()
-    def residual(self, mask: Tensor) -> Tensor:
-        """The residual that is unembedded at the last position. [example, d]"""
-        return self._forward(mask)
+        return self.model.unembed(self.residual(mask))
 
     def gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """A loss of the logits, and its gradient with respect to the mask. -> scalar, [port, sender]"""
@@ -53,24 +48,23 @@ class DenseEngine:
 
     def _differentiate(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """A loss of the last residual, and its gradient at the mask and at the senders' outputs."""
-        with torch.no_grad():
-            last = self._forward(mask)
-        last.requires_grad_(True)
+        last = self.residual(mask).requires_grad_(True)
         value = loss(last)
         (into_last,) = torch.autograd.grad(value, last)
         return value.detach(), *self._backward(mask, into_last)
 
-    def _forward(self, mask: Tensor) -> Tensor:
-        """Fill `_delta` with current - other of every sender; return the last residual. [example, d]"""
+    @torch.no_grad()
+    def residual(self, mask: Tensor) -> Tensor:
+        """The residual that is unembedded at the last position; fills `_delta` on the way. [example, d]"""
         graph, on, delta = self.model.graph, self.on, self._delta
         torch.sub(on.sources, on.other[graph.sender_slices[0]], out=delta[graph.sender_slices[0]])
         for index in range(len(self.model.sublayers)):
             out = self._run_sublayer(index, self._port_inputs(index, mask))
             nodes = graph.sender_slices[index + 1]
             torch.sub(out, on.other[nodes], out=delta[nodes])
-        row = mask[graph.port_slices[-1]].to(delta.dtype)
-        kept: Tensor = torch.tensordot(row[0], delta[:, :, -1], dims=1)
-        return on.base[-1][:, -1] + kept
+        # Only the answer position, the last column, is read at the logits.
+        carried: Tensor = torch.tensordot(mask[-1].to(delta.dtype), delta[:, :, -1], dims=1)
+        return on.base[-1][:, -1] + carried
 
     def _port_inputs(self, index: int, mask: Tensor) -> Tensor:
         """Mix the senders into the ports of a sublayer. [port, example, window, d]"""
@@ -82,10 +76,7 @@ class DenseEngine:
         return (weights @ rows.flatten(1)).reshape(len(weights), *rows.shape[1:])
 
     def _run_sublayer(self, index: int, x: Tensor) -> Tensor:
-        sublayer: Attention | Pointwise = self.model.sublayers[index]
-        if isinstance(sublayer, Attention):
-            return sublayer(x, self.on.layout, self.on.prefix[index])
-        return sublayer(x)
+        return self.model.run_sublayer(index, x, self.on.layout, self.on.prefix[index])
 
     def _backward(self, mask: Tensor, into_last: Tensor) -> tuple[Tensor, Tensor]:
         """Sweep back over the sublayers, with the gradient of every sender's output gathered in one buffer.
@@ -93,22 +84,23 @@ class DenseEngine:
         -> [port, sender], [sender, example, window, d]
         """
         graph, delta = self.model.graph, self._delta
+        # In float32 whatever the model's dtype: masks are trained and edges ranked by these sums.
         into_mask = torch.zeros(len(graph.ports), len(graph.senders), dtype=torch.float32, device=delta.device)
         into_delta = torch.zeros_like(delta)  # [sender, example, window, d]
-        row = mask[graph.port_slices[-1]][0].to(delta.dtype)
-        into_delta[:, :, -1] = row[:, None, None] * into_last
-        into_mask[graph.port_slices[-1]] = torch.einsum("sbd,bd->s", delta[:, :, -1].float(), into_last.float())
+        into_delta[:, :, -1] = mask[-1].to(delta.dtype)[:, None, None] * into_last
+        into_mask[-1] = torch.einsum("sbd,bd->s", delta[:, :, -1].float(), into_last.float())
         for index in reversed(range(len(self.model.sublayers))):
             nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
             reads = graph.sublayers[index + 1].reads
+            # Run again rather than kept: memory stays at three sender buffers, whatever the number of layers.
             with torch.no_grad():
                 x = self._port_inputs(index, mask)
             with torch.enable_grad():
-                x.requires_grad_(True)
-                out = self._run_sublayer(index, x)
+                out = self._run_sublayer(index, x.requires_grad_(True))
             (into_x,) = torch.autograd.grad(out, x, into_delta[nodes])
+            # The input of port r is linear in its mask: d input / d mask[r, u] is what u carries, so the mask's
+            # gradient is one product of the ports' gradients with delta, and the senders' one with the mask.
             into_ports = into_x.flatten(1)
             into_mask[ports, :reads] = (into_ports @ delta[:reads].flatten(1).T).float()
-            rows = mask[ports, :reads].to(delta.dtype)
-            into_delta[:reads].flatten(1).addmm_(rows.T, into_ports)
+            into_delta[:reads].flatten(1).addmm_(mask[ports, :reads].to(delta.dtype).T, into_ports)
         return into_mask, into_delta

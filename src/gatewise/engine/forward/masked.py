@@ -2,8 +2,8 @@
 
 An edge whose mask is exactly 0 has no say, and the hard-concrete masks of Edge Pruning are mostly 0 before long. So a
 node without an open path to the logits, or from a source that differs, is not run; ports that read nothing open share
-their input; and no gradient is computed for closed edges. Every example has a mask of its own. Stages are kept for the
-way back while there is room, and run again beyond it. The dense engine, with one mask for all, is the slow twin.
+their input; and no gradient is computed for closed edges. Every example has a mask of its own. Sublayers are kept for
+the way back while there is room, and run again beyond it. The dense engine, with one mask for all, is the slow twin.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.engine.patching.propagation import all_moves
+from gatewise.engine.patching.propagation import all_liveness, differing_senders
 from gatewise.engine.runs.activations import Intervention
-from gatewise.models.components import KINDS, Attention, JointHeadNorm, Kind
+from gatewise.models.components import KINDS, Attention, Kind
 from gatewise.models.model import Model
 
-_KEPT = 4, 14  # what a way back keeps of attention and of others, in units of the inputs of their ports
-_Span = slice | Tensor
+_SAVED_BY_ATTENTION, _SAVED_BY_MLP = 4, 14  # what autograd keeps for the way back, in units of the ports' inputs
+_Indices = slice | Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +30,9 @@ class _Sublayer:
     index: int
     chosen: Tensor  # which of its nodes
     own: Tensor  # which of its ports read something, sorted
-    nodes: _Span  # the senders that are its nodes
-    ports: _Span  # the ports that read something
-    senders: _Span  # what they read
+    nodes: _Indices  # the senders that are its nodes
+    ports: _Indices  # the ports that read something
+    senders: _Indices  # what they read
 
 
 class MaskedEngine:
@@ -48,82 +48,74 @@ class MaskedEngine:
 
         mask: [example, port, sender], on the CPU, where the run is planned.
         """
-        where = self._plan((mask != 0).any(dim=0))
+        *plan, logits = self._plan((mask != 0).any(dim=0))
         weights = mask.to(self._delta.device, self._delta.dtype)
-        kept: dict[int, tuple[Tensor, Tensor]] = {}
+        saved: dict[int, tuple[Tensor, Tensor]] = {}
         room = self._room
-        for sublayer in where[:-1]:
+        for sublayer in plan:
             x = self._mixed(sublayer, weights)
-            room -= _KEPT[not isinstance(self.model.sublayers[sublayer.index], Attention)] * x.nbytes
+            is_attention = isinstance(self.model.sublayers[sublayer.index], Attention)
+            room -= (_SAVED_BY_ATTENTION if is_attention else _SAVED_BY_MLP) * x.nbytes
             with torch.set_grad_enabled(room >= 0):
                 out = self._run(sublayer, x.requires_grad_(room >= 0))
             if room >= 0:
-                kept[sublayer.index] = (x, out)
+                saved[sublayer.index] = (x, out)
             self._delta[sublayer.nodes] = torch.sub(out.detach(), self.on.other[sublayer.nodes])
-        last = self._mixed(where[-1], weights)[0].requires_grad_(True)
+        last = self._mixed(logits, weights)[0].requires_grad_(True)
         value = loss(self.model.unembed(last[:, -1]))
         (into_last,) = torch.autograd.grad(value, last)
+        # In float32 at least: masks are trained by these sums over positions and dimensions.
         fine = torch.promote_types(weights.dtype, torch.float32)
         into_mask = torch.zeros(mask.shape, dtype=fine, device=weights.device)
         into_delta = torch.zeros_like(self._delta)
-        self._spread(where[-1], weights, into_last[None], into_mask, into_delta)
-        for sublayer in reversed([one for one in where[:-1] if len(one.own)]):
-            if sublayer.index in kept:
-                x, out = kept.pop(sublayer.index)
+        self._spread(logits, weights, into_last[None], into_mask, into_delta)
+        for sublayer in reversed(plan):
+            if not len(sublayer.own):  # reads no open edge: no gradient goes back through it
+                continue
+            if sublayer.index in saved:
+                x, out = saved.pop(sublayer.index)
             else:
                 x = self._mixed(sublayer, weights).requires_grad_(True)
                 out = self._run(sublayer, x)
             (into_x,) = torch.autograd.grad(out, x, into_delta[sublayer.nodes])
             self._spread(sublayer, weights, into_x, into_mask, into_delta)
+        # An edge that is open in another example only was mixed with this one's weight of 0, and has a gradient there.
         return value.detach(), into_mask * (weights != 0)
 
     def _plan(self, opened: Tensor) -> list[_Sublayer]:
         """What has to be run, sublayer by sublayer; the last is the logits. opened: [port, sender] of bool"""
         model, graph = self.model, self.model.graph
-        live = torch.zeros(len(graph.senders), dtype=torch.bool)  # has an open path to the logits
-        needed = torch.ones(len(graph.ports), dtype=torch.bool)  # belongs to such a node
-        for index in reversed(range(len(model.sublayers) + 1)):
-            nodes, ports = graph.sender_slices[index], graph.port_slices[index]
-            found = (opened[ports.stop :, nodes] & needed[ports.stop :, None]).any(dim=0)
-            live[nodes] = found.any() if len(model.siblings(nodes.start)) > 1 else found
-            if index:
-                needed[ports] = live[nodes].repeat((ports.stop - ports.start) // (nodes.stop - nodes.start))
-        moves = all_moves(model, opened, live) if self.on.is_run else live  # and can differ from the other run
+        differs = differing_senders(model, opened, all_liveness(model, opened), self.on.is_run)
         plan = []
         for index in range(len(model.sublayers)):
             nodes, ports = graph.sender_slices[index + 1], graph.port_slices[index + 1]
-            reads = opened[ports, : graph.sublayers[index + 1].reads] & moves[: graph.sublayers[index + 1].reads]
-            chosen = moves[nodes].nonzero().flatten()
+            reads = graph.sublayers[index + 1].reads
+            chosen = differs[nodes].nonzero().flatten()
             if len(chosen):
-                plan.append(self._sublayer(index, chosen, reads))
-        reads = opened[graph.port_slices[-1]] & moves
+                plan.append(self._sublayer(index, chosen, opened[ports, :reads] & differs[:reads]))
         sources = graph.sender_slices[0]
         torch.sub(self.on.sources, self.on.other[sources], out=self._delta[sources])
-        return [*plan, self._sublayer(len(model.sublayers), torch.tensor([0]), reads)]
+        logits = self._sublayer(len(model.sublayers), torch.tensor([0]), opened[-1:] & differs)
+        return [*plan, logits]
 
-    def _sublayer(self, index: int, chosen: Tensor, reads: Tensor) -> _Sublayer:
-        """reads: which open edges carry something [port of the sublayer, sender]"""
+    def _sublayer(self, index: int, chosen: Tensor, carrying: Tensor) -> _Sublayer:
+        """carrying: which open edges carry something [port of the sublayer, sender]"""
         graph = self.model.graph
         part = self.model.sublayers[index] if index < len(self.model.sublayers) else None
         first_port, first_node = graph.port_slices[index + 1].start, graph.sender_slices[index].stop
-        used = reads.any(dim=0).nonzero().flatten()
-        if isinstance(part, Attention) and not isinstance(part.q_norm, JointHeadNorm):
-            some = torch.zeros(len(reads), dtype=torch.bool)
-            some.view(-1, part.n_heads)[:, chosen] = True
-            own = (some & reads.any(dim=1)).nonzero().flatten()
-        elif isinstance(part, Attention):  # no head can be computed alone
-            own, chosen = torch.arange(len(reads)), torch.arange(part.n_heads)
-        else:
+        used = carrying.any(dim=0).nonzero().flatten()
+        if not isinstance(part, Attention):
             own = chosen
+        elif part.separable:
+            of_chosen = torch.zeros(len(carrying), dtype=torch.bool)
+            of_chosen.view(-1, part.n_heads)[:, chosen] = True
+            own = (of_chosen & carrying.any(dim=1)).nonzero().flatten()
+        else:
+            own, chosen = torch.arange(len(carrying)), torch.arange(part.n_heads)
         stop = int(used[-1]) + 1 if len(used) else 0
+        # Mixing in a few senders that carry nothing costs less than gathering the others.
         senders = slice(0, stop) if 2 * len(used) >= stop else used
-        return _Sublayer(index, chosen, own, self._span(chosen + first_node), self._span(own + first_port), senders)
-
-    def _span(self, indices: Tensor) -> _Span:
-        """A slice, if the indices are one: what it selects need not be copied."""
-        if len(indices) and int(indices[-1]) - int(indices[0]) + 1 == len(indices):
-            return slice(int(indices[0]), int(indices[-1]) + 1)
-        return indices
+        return _Sublayer(index, chosen, own, _as_slice(chosen + first_node), _as_slice(own + first_port), senders)
 
     def _mixed(self, sublayer: _Sublayer, weights: Tensor) -> Tensor:
         """Inputs of the ports that read something. [port, example, window, d]"""
@@ -131,8 +123,8 @@ class MaskedEngine:
         if sublayer.index == len(self.model.sublayers):
             base, carried = base[:, -1:], carried[:, :, -1:]
         x = base.new_empty(len(sublayer.own), *base.shape)
-        for example, one in enumerate(weights):
-            share = one[sublayer.ports][:, sublayer.senders]
+        for example, mask in enumerate(weights):
+            share = mask[sublayer.ports][:, sublayer.senders]
             into = x[:, example].flatten(1)  # a view
             torch.addmm(base[example].flatten(), share, carried[:, example].flatten(1), out=into)
         return x
@@ -140,16 +132,17 @@ class MaskedEngine:
     def _spread(
         self, sublayer: _Sublayer, weights: Tensor, into_x: Tensor, into_mask: Tensor, into_delta: Tensor
     ) -> None:
-        """Gradients at the mask and at the senders out of those at a sublayer's inputs [port, example, column, d]."""
-        columns = into_x.shape[2]
-        carried = self._delta[sublayer.senders][:, :, -columns:]
-        into_carried = into_delta[sublayer.senders][:, :, -columns:]
-        for example, one in enumerate(weights):
+        """Add to the gradients at the mask and at the senders, out of those at inputs [port, example, column, d]."""
+        columns, senders, ports = into_x.shape[2], sublayer.senders, sublayer.ports
+        carried = self._delta[senders][:, :, -columns:]
+        into_carried = into_delta[senders][:, :, -columns:]
+        rows = ports[:, None] if isinstance(ports, Tensor) and isinstance(senders, Tensor) else ports
+        for example, mask in enumerate(weights):
             into = into_x[:, example].flatten(1)
-            _put(into_mask[example], sublayer, into @ carried[:, example].flatten(1).T)
-            into_carried[:, example].flatten(1).addmm_(one[sublayer.ports][:, sublayer.senders].T, into)  # a view
-        if isinstance(sublayer.senders, Tensor):
-            into_delta[sublayer.senders, :, -columns:] = into_carried
+            into_mask[example][rows, senders] = (into @ carried[:, example].flatten(1).T).to(into_mask.dtype)
+            into_carried[:, example].flatten(1).addmm_(mask[ports][:, senders].T, into)  # a view
+        if isinstance(senders, Tensor):  # which selected a copy
+            into_delta[senders, :, -columns:] = into_carried
 
     def _run(self, sublayer: _Sublayer, x: Tensor) -> Tensor:
         """What the chosen nodes put out. [node, example, window, d]"""
@@ -159,31 +152,21 @@ class MaskedEngine:
         if x.shape[0] == len(self.model.graph.sublayers[sublayer.index + 1].ports):
             return part(x, layout, prefix)
         q, k, v = (self._projected(part, sublayer, x, kind) for kind in KINDS)
-        prefix = part.prefix_per_head(prefix)
         heads = sublayer.chosen.to(x.device)
-        if prefix is not None:
-            prefix = (prefix[0][heads], prefix[1][heads])
-        return part.joined(part.shares(part.attend(q, k, v, layout, prefix), heads))
+        return part.write(part.attend(q, k, v, layout, prefix, heads), heads)
 
     def _projected(self, part: Attention, sublayer: _Sublayer, x: Tensor, kind: Kind) -> Tensor:
         """Queries, keys or values of the chosen heads: of those with an input of their own, and of the others."""
         first = 0 if self.model.graph.qkv == "merged" else part.n_heads * KINDS.index(kind)
-        rows = ((sublayer.own >= first) & (sublayer.own < first + part.n_heads)).nonzero().flatten()
+        # Ports are sorted, all q before all k before all v: those of a kind stand together.
+        rows = slice(*torch.searchsorted(sublayer.own, torch.tensor([first, first + part.n_heads])).tolist())
         own = sublayer.own[rows] - first
-        bare = sublayer.chosen[~torch.isin(sublayer.chosen, own)]
-        found = []
-        if len(own):
-            found.append(part.project(kind, x[int(rows[0]) : int(rows[-1]) + 1], self.on.layout, own.to(x.device)))
-        if len(bare):
-            base = self.on.base[sublayer.index][None]
-            found.append(part.project(kind, base, self.on.layout, bare.to(x.device)))
-        order = torch.cat([own, bare]).argsort().to(x.device)
-        return torch.cat(found)[order] if len(found) > 1 else found[0]
+        others = sublayer.chosen[~torch.isin(sublayer.chosen, own)]
+        return part.project_heads(kind, [(own, x[rows]), (others, self.on.base[sublayer.index][None])], self.on.layout)
 
 
-def _put(into: Tensor, sublayer: _Sublayer, values: Tensor) -> None:
-    """Write [port, sender] of a sublayer into those of all."""
-    if isinstance(sublayer.ports, Tensor) and isinstance(sublayer.senders, Tensor):
-        into[sublayer.ports[:, None], sublayer.senders] = values
-    else:
-        into[sublayer.ports, sublayer.senders] = values
+def _as_slice(indices: Tensor) -> _Indices:
+    """A slice, if the indices are one: what it selects need not be copied."""
+    if len(indices) and int(indices[-1]) - int(indices[0]) + 1 == len(indices):
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return indices

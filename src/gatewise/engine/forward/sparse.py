@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.engine.patching.propagation import DEAD, LAST, WIDE, all_liveness, all_moves
+from gatewise.engine.patching.propagation import LAST, WIDE, all_liveness, differing_senders
 from gatewise.engine.runs.activations import Intervention
-from gatewise.models.components import KINDS, Attention, JointHeadNorm, Kind
+from gatewise.models.components import KINDS, Attention, Kind
 from gatewise.models.model import Model
 
 _PRODUCT = 8  # adding what one edge carries takes as long as that many entries of a product of all ports and senders
@@ -30,7 +30,7 @@ class _Reads:
     index: int
     base: Tensor  # without any edge [example, window, d]
     stream: Tensor  # with all edges
-    senders: Tensor  # which move
+    senders: Tensor  # which differ from the other run
     weights: Tensor  # [port of the sublayer, sender]: 1 is added to the base, -1 taken from the stream
     many: Tensor  # [port of the sublayer] of bool: whether its weights are for the stream
 
@@ -39,9 +39,9 @@ class _Reads:
 class _Done:
     """What was run for a circuit, beside the outputs in the engine's buffer."""
 
-    kept: Tensor  # [port, sender] of bool
+    in_circuit: Tensor  # [port, sender] of bool
     live: Tensor  # [sender]
-    totals: dict[int, Tensor]  # the sum of what moves, by the number of senders that have written
+    totals: dict[int, Tensor]  # the sum of what differs, by the number of senders that have written
 
 
 class SparseEngine:
@@ -50,8 +50,8 @@ class SparseEngine:
     def __init__(self, model: Model, intervention: Intervention) -> None:
         self.model, self.on = model, intervention
         shape = (len(model.graph.senders), *intervention.sources.shape[1:])
-        self._delta = intervention.sources.new_zeros(shape)  # current - other of every sender that moves
-        self._unmoved: dict[tuple[int, Kind], Tensor] = {}  # queries, keys and values without any edge
+        self._delta = intervention.sources.new_zeros(shape)  # current - other of every sender that differs
+        self._without_edges: dict[tuple[int, Kind], Tensor] = {}  # queries, keys and values of all heads
         self._before: _Done | None = None
 
     def logits(self, circuit: Circuit) -> Tensor:
@@ -70,40 +70,41 @@ class SparseEngine:
         """
         model, on, graph = self.model, self.on, self.model.graph
         sources = graph.sender_slices[0]
-        kept = graph.matrix(circuit.mask.cpu())
-        live = torch.tensor(all_liveness(model, kept))
-        shared, before, self._before = self._shared(kept, live), self._before, None
-        matters = live != DEAD
-        moves = all_moves(model, kept, matters) if on.is_run else matters  # differ from the other run
+        in_circuit = graph.matrix(circuit.mask.cpu())
+        liveness = all_liveness(model, in_circuit)
+        live, differs = torch.tensor(liveness), differing_senders(model, in_circuit, liveness, on.is_run)
+        # Forgotten until this run is through: an error on the way leaves the buffer half another circuit's.
+        shared, before, self._before = self._shared(in_circuit, live), self._before, None
         torch.sub(on.sources, on.other[sources], out=self._delta[sources])
-        total = self._delta[moves[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
+        total = self._delta[differs[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
         totals = {sources.stop: total}  # by the number of senders that have written
         for index in range(len(model.sublayers)):
             nodes, reads = graph.sender_slices[index + 1], graph.sublayers[index + 1].reads
             if before is not None and index < shared:
-                total = totals[nodes.stop] = before.totals[nodes.stop]
-                continue
-            if bool(moves[nodes].any()):
-                where = live[nodes] * moves[nodes]
-                total = total + self._run(self._reads(index, kept, moves, totals[reads]), where)
+                total = before.totals[nodes.stop]
+            elif bool(differs[nodes].any()):
+                where = live[nodes] * differs[nodes]
+                total = total + self._run(self._reads(index, in_circuit, differs, totals[reads]), where)
             totals[nodes.stop] = total
-        self._before = _Done(kept, live, totals)
-        return self._inputs(self._reads(len(model.sublayers), kept, moves, total), torch.tensor([0]), 1)[0, :, 0]
+        self._before = _Done(in_circuit, live, totals)
+        at_logits = self._reads(len(model.sublayers), in_circuit, differs, total)
+        return self._inputs(at_logits, torch.tensor([0]), 1)[0, :, 0]
 
-    def _shared(self, kept: Tensor, live: Tensor) -> int:
+    def _shared(self, in_circuit: Tensor, live: Tensor) -> int:
         """How many first sublayers read the same edges and matter at the same positions as in the circuit before."""
         graph, before = self.model.graph, self._before
         if before is None:
             return 0
         for index, (ports, nodes) in enumerate(zip(graph.port_slices, graph.sender_slices, strict=True)):
-            if not torch.equal(kept[ports], before.kept[ports]) or not torch.equal(live[nodes], before.live[nodes]):
+            same = torch.equal(in_circuit[ports], before.in_circuit[ports])
+            if not same or not torch.equal(live[nodes], before.live[nodes]):
                 return max(0, index - 1)  # the sources are no sublayer that is run
         return len(self.model.sublayers)
 
-    def _reads(self, index: int, kept: Tensor, moves: Tensor, total: Tensor) -> _Reads:
+    def _reads(self, index: int, in_circuit: Tensor, differs: Tensor, total: Tensor) -> _Reads:
         sublayer, base = self.model.graph.sublayers[index + 1], self.on.base[index]
-        senders = moves[: sublayer.reads].nonzero().flatten()
-        rows = kept[self.model.graph.port_slices[index + 1]][:, senders].to(torch.int8)
+        senders = differs[: sublayer.reads].nonzero().flatten()
+        rows = in_circuit[self.model.graph.port_slices[index + 1]][:, senders].to(torch.int8)
         many = rows.sum(dim=1) * 2 > len(senders)
         return _Reads(index, base, base + total, senders, rows - many[:, None].to(torch.int8), many)
 
@@ -112,11 +113,12 @@ class SparseEngine:
         base, stream = reads.base[:, -columns:], reads.stream[:, -columns:]
         if not len(ports):
             return base.new_empty(0, *base.shape)
-        weights, many = reads.weights[ports], reads.many[ports].tolist()
+        weights = reads.weights[ports]
+        starts = [stream if many else base for many in reads.many[ports].tolist()]
         used = weights.any(dim=0).nonzero().flatten()
         if int(weights.count_nonzero()) * _PRODUCT < len(weights) * len(used):
-            return self._added([stream if one else base for one in many], weights, reads.senders)
-        x = torch.stack([stream if one else base for one in many])
+            return self._added(starts, weights, reads.senders)
+        x = torch.stack(starts)
         if not len(used):
             return x
         if columns == self.on.layout.window and len(used) * 3 > int(reads.senders[-1]) + 1:  # no need to gather them
@@ -146,8 +148,8 @@ class SparseEngine:
         """Run the nodes of a sublayer where they matter, into `_delta`; return its sum. [example, window, d]"""
         part, first = self.model.sublayers[reads.index], self.model.graph.sender_slices[reads.index + 1].start
         total = torch.zeros_like(reads.base)
-        for place, columns in ((LAST, 1), (WIDE, self.on.layout.window)):
-            chosen = (where == place).nonzero().flatten()
+        for liveness, columns in ((LAST, 1), (WIDE, self.on.layout.window)):
+            chosen = (where == liveness).nonzero().flatten()
             if not len(chosen):
                 continue
             if isinstance(part, Attention):
@@ -157,24 +159,21 @@ class SparseEngine:
             for sender, now in zip((chosen + first).tolist(), out, strict=True):
                 delta = self._delta[sender]
                 torch.sub(now, self.on.other[sender][:, -columns:], out=delta[:, -columns:])
-                delta[:, :-columns] = 0
+                delta[:, :-columns] = 0  # what an earlier circuit left there
                 total[:, -columns:] += delta[:, -columns:]
         return total
 
     def _heads(self, part: Attention, reads: _Reads, heads: Tensor, columns: int) -> Tensor:
         """What these heads write at the last columns. [head, example, column, d]"""
         layout, prefix = self.on.layout, self.on.prefix[reads.index]
-        window, whole, chosen = layout.window, len(heads) == part.n_heads, heads.to(self._delta.device)
-        if isinstance(part.q_norm, JointHeadNorm):  # no head can be computed alone, and all move together
-            return part(self._inputs(reads, torch.arange(len(reads.many)), window), layout, prefix)[:, :, -columns:]
-        widths: dict[Kind, int] = {"q": columns, "k": window, "v": window}
+        if not part.separable:  # all heads differ together
+            x = self._inputs(reads, torch.arange(len(reads.many)), layout.window)
+            return part(x, layout, prefix)[:, :, -columns:]
+        widths: dict[Kind, int] = {"q": columns, "k": layout.window, "v": layout.window}
         own = self._own_inputs(part, reads, heads, widths)
         q, k, v = (self._projected(part, reads, heads, kind, widths[kind], own[kind]) for kind in KINDS)
-        prefix = part.prefix_per_head(prefix)
-        if prefix is not None and not whole:
-            prefix = (prefix[0][chosen], prefix[1][chosen])
-        z = part.attend(q, k, v, layout, prefix)
-        return part.joined(part.shares(z, None if whole else chosen))
+        chosen = None if len(heads) == part.n_heads else heads.to(self._delta.device)
+        return part.write(part.attend(q, k, v, layout, prefix, chosen), chosen)
 
     def _ports(self, part: Attention, heads: Tensor, kind: Kind) -> Tensor:
         """Which of the sublayer's ports queries, keys or values of these heads come from."""
@@ -191,45 +190,25 @@ class SparseEngine:
         if self.model.graph.qkv == "merged":
             x = self._inputs(reads, own["k"], widths["k"])
             return {kind: x[:, :, -width:] for kind, width in widths.items()}
-        found: dict[Kind, Tensor] = {}
+        inputs: dict[Kind, Tensor] = {}
         for width in set(widths.values()):
             alike = [kind for kind in KINDS if widths[kind] == width]
             x = self._inputs(reads, torch.cat([own[kind] for kind in alike]), width)
-            found.update(zip(alike, x.split([len(own[kind]) for kind in alike]), strict=True))
-        return found
+            inputs.update(zip(alike, x.split([len(own[kind]) for kind in alike]), strict=True))
+        return inputs
 
     def _projected(self, part: Attention, reads: _Reads, heads: Tensor, kind: Kind, columns: int, x: Tensor) -> Tensor:
         """Queries, keys or values of these heads at the last columns. [head, example, column, dimension]
 
         x: inputs of the ports that have something of their own.
         """
-        layout, device = self.on.layout, self._delta.device
-        ports = self._ports(part, heads, kind)
+        ports, key = self._ports(part, heads, kind), (reads.index, kind)
         own, many = reads.weights[ports].any(dim=1), reads.many[ports]
-        parts = []  # which of the heads, and their values
-        if len(x):
-            chosen = None if len(x) == part.n_heads else heads[own].to(device)  # all: their weights need no copy
-            parts.append((own, part.project(kind, x, layout, chosen)))
-        full = many & ~own
-        if bool(full.any()):
-            x, chosen = reads.stream[None, :, -columns:], heads[full].to(device)
-            if len(chosen) * 2 > part.n_heads:  # keys and values once for each group
-                parts.append((full, part.per_head(part.project(kind, x, layout))[chosen]))
-            else:
-                parts.append((full, part.project(kind, x, layout, chosen)))
-        bare = ~many & ~own
-        if bool(bare.any()):
-            parts.append((bare, self._without_edges(part, reads, kind)[heads[bare].to(device)][:, :, -columns:]))
-        if len(parts) == 1:
-            return parts[0][1]
-        found = parts[0][1].new_empty(len(heads), *parts[0][1].shape[1:])
-        for which, values in parts:
-            found[which.to(device)] = values
-        return found
-
-    def _without_edges(self, part: Attention, reads: _Reads, kind: Kind) -> Tensor:
-        """Queries, keys or values of all heads that read no edge. [head, example, window, dimension]"""
-        key = (reads.index, kind)
-        if key not in self._unmoved:
-            self._unmoved[key] = part.per_head(part.project(kind, reads.base[None], self.on.layout))
-        return self._unmoved[key]
+        inputs = [(heads[own], x), (heads[many & ~own], reads.stream[None, :, -columns:])]
+        bare = heads[~many & ~own]  # read no edge: the same in every circuit on this batch
+        if not len(bare):
+            return part.project_heads(kind, inputs, self.on.layout)
+        if key not in self._without_edges:
+            self._without_edges[key] = part.per_head(part.project(kind, reads.base[None], self.on.layout))
+        values = self._without_edges[key][bare.to(self._delta.device)][:, :, -columns:]
+        return part.project_heads(kind, inputs, self.on.layout, [(bare, values)])

@@ -11,8 +11,8 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
-from gatewise.display import card, frame, strongest
-from gatewise.engine.patching.edge_ablation import NOTHING, measure_removals
+from gatewise.display import SHOWN, card, frame, strongest
+from gatewise.engine.patching.edge_ablation import NOTHING, EdgeAblation, ResidualMeasure, measure_removals
 from gatewise.engine.runs.activations import Ablation, Direction
 from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.models.model import Model
@@ -20,38 +20,42 @@ from gatewise.models.model import Model
 
 @dataclass(frozen=True, eq=False)
 class ExactEffects:
-    """Changes that removing single edges causes, as means over examples."""
+    """Changes that removing single edges causes, as means over examples.
+
+    Attributes:
+        graph: The graph of the model.
+        edges: Indices of the edges in `graph.edges`.
+        kl: Change of KL(reference || circuit). [edge]
+        logit_diff: Change of the logit difference, or of the metric in its place. [edge]
+    """
 
     graph: Graph
-    edges: tuple[int, ...]  # indices in graph.edges
-    kl: Tensor  # [edge], change of KL(reference || circuit)
-    logit_diff: Tensor  # [edge], change of the logit difference
+    edges: tuple[int, ...]
+    kl: Tensor
+    logit_diff: Tensor
+
+    def _rows(self, count: int) -> list[tuple[str, float, float]]:
+        """Name and effects of the edges with the strongest effects on KL."""
+        order = strongest(self.kl, count=count)
+        return [(self.graph.edges[self.edges[i]], float(self.kl[i]), float(self.logit_diff[i])) for i in order]
 
     def to_frame(self) -> Any:
-        """All effects as a pandas frame, the strongest on KL first."""
-        order = strongest(self.kl, count=len(self.edges))
-        return frame(
-            [
-                {
-                    "edge": self.graph.edges[self.edges[i]],
-                    "kl": float(self.kl[i]),
-                    "logit_diff": float(self.logit_diff[i]),
-                }
-                for i in order
-            ]
-        )
+        """List all effects, the strongest on KL first.
+
+        Returns:
+            A pandas frame with the columns edge, kl and logit_diff.
+        """
+        columns = ("edge", "kl", "logit_diff")
+        return frame([dict(zip(columns, row, strict=True)) for row in self._rows(len(self.edges))])
 
     def __repr__(self) -> str:
-        order = self.kl.abs().argsort(descending=True)[:3].tolist()
-        shown = ", ".join(f"{self.graph.edges[self.edges[i]]} {float(self.kl[i]):+.4g}" for i in order)
+        shown = ", ".join(f"{edge} {kl:+.4g}" for edge, kl, _ in self._rows(3))
         return f"<Effects of {len(self.edges):,} edges on KL; strongest {shown}>"
 
     def _repr_html_(self) -> str:
-        best = strongest(self.kl)
-        rows = [(self.graph.edges[self.edges[i]], f"{self.kl[i]:+.4g}", f"{self.logit_diff[i]:+.4g}") for i in best]
-        return card(
-            "ExactEffects", f"of removing {len(self.edges):,} edges, one at a time", ("edge", "KL", "logit_diff"), rows
-        )
+        rows = [(edge, f"{kl:+.4g}", f"{change:+.4g}") for edge, kl, change in self._rows(SHOWN)]
+        summary = f"of removing {len(self.edges):,} edges, one at a time"
+        return card("ExactEffects", summary, ("edge", "KL", "logit_diff"), rows)
 
 
 def exact_effects(
@@ -65,23 +69,33 @@ def exact_effects(
     metric: AnyMetric = None,
     compute: Compute | None = None,
 ) -> ExactEffects:
-    """The true change of KL and logit difference for removing each edge alone. Default: all edges of the circuit or
-    graph.
+    """Measure what removing each edge alone changes: no approximation, one partial run for each edge.
 
-    `ablation`: what removed edges carry, as for `discover`. `metric`: what stands in the place of the logit difference.
+    Args:
+        model: The model.
+        data: Pairs, or a prepared setting.
+        edges: Names or indices; None for all edges of the circuit.
+        direction: `ns` (noising) or `dn` (denoising).
+        circuit: What edges are removed from; None for the full graph.
+        ablation: What removed edges carry, as for `discover`; None for patching.
+        metric: What stands in the place of the logit difference.
+        compute: Where to run.
+
+    Returns:
+        The change of KL and of the logit difference for each edge, as means over examples.
+
+    Raises:
+        GatewiseError: An edge does not exist or is not in the circuit, or the direction has no meaning.
     """
     setting = Setting.of(model, data, ablation=ablation, metric=metric, compute=compute)
     graph = setting.graph
     start = graph.full() if circuit is None else circuit
     chosen = start.indices if edges is None else [e if isinstance(e, int) else graph.index(e) for e in edges]
     removals = [NOTHING, *(frozenset([edge]) for edge in chosen)]
-    found = measure_removals(
-        setting,
-        start,
-        removals,
-        lambda bench: [bench.distance.exact, bench.logit_diff],
-        direction,
-        task="exact effects",
-    )
-    kl, logit_diff = (found[:, 1:] - found[:, :1]).mean(dim=-1)
+    values = measure_removals(setting, start, removals, _kl_and_logit_diff, direction, task="exact effects")
+    kl, logit_diff = (values[:, 1:] - values[:, :1]).mean(dim=-1)
     return ExactEffects(graph, tuple(chosen), kl, logit_diff)
+
+
+def _kl_and_logit_diff(ablation: EdgeAblation) -> list[ResidualMeasure]:
+    return [ablation.distance.exact, ablation.logit_diff]

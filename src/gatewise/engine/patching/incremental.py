@@ -2,7 +2,7 @@
 
 A `State` holds, for one batch and one direction, the value of every node under a circuit H. To ask what removing edges
 into ports of one node does: change those ports' inputs, recompute the node from them alone (a new q needs no new k and
-v), and push the *difference* of the node's output along kept edges only (`routes`). Many alternatives (rows) are
+v), and push the *difference* of the node's output along kept edges only (`propagation`). Many alternatives (rows) are
 evaluated at once. A proposal that is accepted becomes the new state.
 
 Where a norm over the sum of a layer's heads couples them, what they write is computed anew for all from their shares.
@@ -24,13 +24,14 @@ from gatewise.engine.patching.propagation import (
     Route,
     Step,
     all_liveness,
+    feeds_keys_or_values,
     find_route,
     kinds_of,
     step_of,
 )
 from gatewise.engine.runs.activations import Intervention
 from gatewise.engine.runs.residual_stream import walk
-from gatewise.models.components import KINDS, Attention, KeysValues, Pointwise
+from gatewise.models.components import KINDS, Attention, Pointwise
 from gatewise.models.model import Model
 
 HeadValue = Literal["q", "k", "v", "share"]  # the share of coupled heads only
@@ -58,19 +59,19 @@ class Proposal:
 class State:
     """Values of all nodes under a circuit, on one batch, in one direction."""
 
-    def __init__(self, model: Model, intervention: Intervention, reference: Tensor, kept: Tensor) -> None:
-        """reference: outputs of all senders on the reference side; kept: the circuit as [port, sender] of bool on the
-        CPU. Both are copied: a state shares nothing that changes."""
+    def __init__(self, model: Model, intervention: Intervention, reference: Tensor, in_circuit: Tensor) -> None:
+        """reference: outputs of all senders on the reference side; in_circuit: [port, sender] of bool on the CPU. Both
+        are copied: a state shares nothing that changes."""
         graph = model.graph
         self.model, self.on, self.graph = model, intervention, graph
         self.outputs = reference.clone()  # [sender, example, window, d]
-        self.kept = graph.edge_index >= 0  # [port, sender]
+        self.in_circuit = graph.edge_index >= 0  # [port, sender]
         self.inputs: dict[int, Tensor] = {}  # port -> [example, window, d], where it is not the sublayer's shared input
         self.shared = self._shared_inputs()
         self.heads: list[dict[HeadValue, Tensor]] = [self._project_all(i) for i in range(len(model.sublayers))]
         self.last = self.shared[-1][:, -1].clone()  # [example, d]
-        if not torch.equal(kept, self.kept):
-            self.rebuild(kept, all_liveness(model, kept))
+        if not torch.equal(in_circuit, self.in_circuit):
+            self.rebuild(in_circuit, all_liveness(model, in_circuit))
 
     def _shared_inputs(self) -> list[Tensor]:
         """Inputs of each sublayer, and of the logits, with all edges kept."""
@@ -85,11 +86,10 @@ class State:
             return {}
         x = self.shared[index][None]
         q, k, v = (sublayer.per_head(sublayer.project(kind, x, self.on.layout)) for kind in KINDS)
-        found: dict[HeadValue, Tensor] = {"q": q, "k": k, "v": v}
+        values: dict[HeadValue, Tensor] = {"q": q, "k": k, "v": v}
         if sublayer.joint_norm is not None:
-            prefix = sublayer.prefix_per_head(self.on.prefix[index])
-            found["share"] = sublayer.shares(sublayer.attend(q, k, v, self.on.layout, prefix))
-        return found
+            values["share"] = sublayer.shares(sublayer.attend(q, k, v, self.on.layout, self.on.prefix[index]))
+        return values
 
     def carried(self, senders: Sequence[int], positions: int) -> Tensor:
         """What keeping an edge from each sender adds to a port's input at the last positions. [sender, ..., d]"""
@@ -98,28 +98,25 @@ class State:
     def removed(self, senders: Sequence[int], positions: int) -> Tensor:
         """Change of a port's input if the edges from the first, the first two, ... of these senders go."""
         outputs, other = self.outputs[:, :, -positions:], self.on.other[:, :, -positions:]
-        found = outputs.new_empty(len(senders), *outputs.shape[1:])
-        for row, sender in enumerate(senders):
-            torch.sub(other[sender], outputs[sender], out=found[row])
+        changes = outputs.new_empty(len(senders), *outputs.shape[1:])
+        for row, sender in enumerate(senders):  # one by one: `carried(senders).cumsum` would gather copies of both
+            torch.sub(other[sender], outputs[sender], out=changes[row])
             if row:
-                found[row] += found[row - 1]
-        return found
+                changes[row] += changes[row - 1]
+        return changes
 
     def port_input(self, port: int) -> Tensor:
         """[example, window, d]; at nodes that live at the last position only, just that column is kept up."""
-        found = self.inputs.get(port)
-        return self.shared[self.graph.sublayer_of_port[port] - 1] if found is None else found
+        return self.inputs[port] if port in self.inputs else self.shared[self.graph.sublayer_of_port[port] - 1]
 
     def route(self, node: int, live: Sequence[int]) -> Route:
         """How a change of this node reaches the logits. live: liveness of all senders from this one on."""
-        return find_route(self.model, self.kept, node, live)
+        return find_route(self.model, self.in_circuit, node, live)
 
     def positions_read(self, route: Route | None, port: int) -> int:
         """How many of the last positions a port's input matters at."""
-        if route is None:
-            return 1
-        kinds = kinds_of(self.graph, port)
-        return self.on.layout.window if route.start.wide or "k" in kinds or "v" in kinds else 1
+        wide = route is not None and (route.start.wide or feeds_keys_or_values(self.graph, port))
+        return self.on.layout.window if wide else 1
 
     def rows_at_once(self, route: Route | None) -> int:
         """How many rows of a proposal fit the memory meant for them."""
@@ -140,12 +137,18 @@ class State:
         last = change.new_empty(len(route.changed), rows, examples, 1, width)
         wide = change.new_empty(len(route.wide_changed), rows, examples, window, width)
         proposal = Proposal(route, changes, last, wide, last)
-        counts = (0, 0)
+        first, first_wide = 0, 0
         for step in (route.start, *route.steps):
             out, heads = self._start(step, changes) if step is route.start else self._step(step, proposal)
             proposal.heads.append(heads)
-            before = self.outputs[:, :, -self._positions(step) :][step.written][:, None]
-            counts = _place(proposal, out - before, counts, step.wide)
+            # The difference, not the output: sums along kept edges need no other node's, and small changes keep their
+            # digits, which the difference of two large sums would lose.
+            change = out - self.outputs[:, :, -self._positions(step) :][step.written][:, None]
+            last[first : first + len(change)] = change[..., -1:, :]
+            first += len(change)
+            if step.wide:
+                wide[first_wide : first_wide + len(change)] = change
+                first_wide += len(change)
         proposal.residual = self.last + torch.tensordot(route.into_logits, last[:, :, :, 0], dims=1)
         return proposal
 
@@ -156,14 +159,13 @@ class State:
         for port, change in changes.items():
             now = self.port_input(port)[:, -change.shape[2] :]
             if isinstance(sublayer, Pointwise):
-                return sublayer((now + change)[None], step.locals), new
+                return sublayer((now + change)[None], step.locals), new  # has one port
             for kind in kinds_of(self.graph, port):
                 columns = self._positions(step) if kind == "q" else change.shape[2]
-                parts = change[..., -columns:, :].split(max(1, _CACHED // now[:, -columns:].numel()))
-                found = [
-                    sublayer.project(kind, (now[:, -columns:] + x)[None], self.on.layout, step.heads) for x in parts
-                ]
-                new[kind] = torch.cat(found, dim=1) if len(found) > 1 else found[0]
+                before = now[:, -columns:]
+                rows = change[..., -columns:, :].split(max(1, _CACHED // before.numel()))
+                parts = [sublayer.project(kind, (before + row)[None], self.on.layout, step.heads) for row in rows]
+                new[kind] = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
         return self._written(step, new), new
 
     def _step(self, step: Step, proposal: Proposal) -> tuple[Tensor, dict[HeadValue, Tensor]]:
@@ -178,7 +180,7 @@ class State:
                 return sublayer(x, step.locals), new
             assert reading.kind is not None
             y = sublayer.project(reading.kind, x, self.on.layout, step.heads[reading.rows])
-            if len(reading.ports) < len(step.nodes):
+            if len(reading.ports) < len(step.nodes):  # the change reaches other ports of the other heads
                 y = _among(self.heads[step.sublayer][reading.kind][step.heads], reading.rows, y)
             new[reading.kind] = y
         return self._written(step, new), new
@@ -196,11 +198,8 @@ class State:
         assert isinstance(sublayer, Attention)
         q = new["q"] if "q" in new else known["q"][heads][:, None, :, -self._positions(step) :]
         k, v = (new[kind] if kind in new else known[kind][heads][:, None] for kind in KINDS[1:])
-        prefix: KeysValues | None = self.on.prefix[step.sublayer]
-        if prefix is not None:
-            groups = heads // (sublayer.n_heads // sublayer.n_groups)
-            prefix = (prefix[0][groups], prefix[1][groups])
-        shares = sublayer.shares(sublayer.attend(q, k, v, self.on.layout, prefix), heads)
+        gathered = sublayer.attend(q, k, v, self.on.layout, self.on.prefix[step.sublayer], heads)
+        shares = sublayer.shares(gathered, heads)
         if sublayer.joint_norm is None:
             return shares
         new["share"] = shares
@@ -209,7 +208,7 @@ class State:
     def accept(self, proposal: Proposal, row: int, removed: Mapping[int, Sequence[int]]) -> None:
         """Make one row of a proposal the new state. removed: the senders whose edges into each port are gone with it"""
         for port, senders in removed.items():
-            self.kept[port, senders] = False
+            self.in_circuit[port, senders] = False
         self.last = proposal.residual[row].clone()
         route = proposal.route
         if route is None:
@@ -226,13 +225,12 @@ class State:
             self._take_heads(step, heads, row)
         for i, node in enumerate(route.wide_changed):
             self.outputs[node] += proposal.wide[i, row]
-        narrow = set(route.changed) - set(route.wide_changed)
         for i, node in enumerate(route.changed):
-            if node in narrow:
+            if node not in route.wide_changed:
                 self.outputs[node][:, -1:] += proposal.last[i, row]
 
     def _add_input(self, port: int, change: Tensor) -> None:
-        if port not in self.inputs:
+        if port not in self.inputs:  # it still shares its sublayer's input with ports that do not change
             self.inputs[port] = self.port_input(port).clone()
         self.inputs[port][:, -change.shape[1] :] += change
 
@@ -243,51 +241,42 @@ class State:
                 target[head][:, -values.shape[-2] :] = values[i, row]
 
     @torch.no_grad()
-    def rebuild(self, kept: Tensor, live: Sequence[int], first_sublayer: int = 1) -> None:
+    def rebuild(self, in_circuit: Tensor, live: Sequence[int], first_sublayer: int = 1) -> None:
         """Recompute live nodes from `first_sublayer` on out of these edges, which ends the drift of many small sums."""
-        self.kept.copy_(kept)
+        self.in_circuit.copy_(in_circuit)
         for nodes in self.graph.sender_slices[first_sublayer:]:
             for node in range(nodes.start, nodes.stop):
                 if live[node] != DEAD:
                     self._rebuild_node(node, step_of(self.model, [node], live[node] == WIDE))
-        self.last = self._from_kept(len(self.graph.ports) - 1, 1)[:, -1]
+        self.last = self._from_edges(len(self.graph.ports) - 1, 1)[:, -1]
 
-    def _from_kept(self, port: int, positions: int) -> Tensor:
+    def _from_edges(self, port: int, positions: int) -> Tensor:
         """The input of a port at the last positions. [example, position, d]"""
-        found = self.on.base[self.graph.sublayer_of_port[port] - 1][:, -positions:].clone()
-        for sender in self.kept[port].nonzero().flatten().tolist():
-            found += self.outputs[sender][:, -positions:]
-            found -= self.on.other[sender][:, -positions:]
-        return found
+        into = self.on.base[self.graph.sublayer_of_port[port] - 1][:, -positions:].clone()
+        for sender in self.in_circuit[port].nonzero().flatten().tolist():
+            into += self.outputs[sender][:, -positions:]
+            into -= self.on.other[sender][:, -positions:]
+        return into
 
     def _rebuild_node(self, node: int, step: Step) -> None:
         sublayer, positions = self.model.sublayers[step.sublayer], self._positions(step)
         new: dict[HeadValue, Tensor] = {}
-        for port in self.graph.ports_of_sender[node]:
-            kinds = kinds_of(self.graph, port)
-            into = self._from_kept(port, self.on.layout.window if "k" in kinds or "v" in kinds else positions)
+        for port in self.graph.ports_of(node):
+            wide = feeds_keys_or_values(self.graph, port)
+            into = self._from_edges(port, self.on.layout.window if wide else positions)
             self.inputs[port] = into
             if isinstance(sublayer, Pointwise):
                 self.outputs[node][:, -positions:] = sublayer(into[None], step.locals)[0]
                 return
-            for kind in kinds:
+            for kind in kinds_of(self.graph, port):
                 x = into[:, -positions:] if kind == "q" else into
                 new[kind] = sublayer.project(kind, x[None, None], self.on.layout, step.heads)
         self.outputs[step.written, :, -positions:] = self._written(step, new)[:, 0]
         self._take_heads(step, new, 0)
 
 
-def _among(known: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """Values [place, row, example, position, d] at their places among what is known [head, example, position, d]."""
+def _among(known: Tensor, heads: Tensor, values: Tensor) -> Tensor:
+    """Put values of these heads [head, row, example, position, d] among those known [head, example, position, d]."""
     whole = known[:, None, :, -values.shape[-2] :].expand(-1, *values.shape[1:]).clone()
-    whole[places] = values
+    whole[heads] = values
     return whole
-
-
-def _place(proposal: Proposal, out: Tensor, counts: tuple[int, int], wide: bool) -> tuple[int, int]:
-    """Note changes of outputs in the proposal's buffers; return how many are noted now."""
-    count = out.shape[0]
-    proposal.last[counts[0] : counts[0] + count] = out[..., -1:, :]
-    if wide:
-        proposal.wide[counts[1] : counts[1] + count] = out
-    return counts[0] + count, counts[1] + (count if wide else 0)

@@ -5,7 +5,8 @@ The final norm subtracts the mean (layer norm only), divides by one number and a
     logits(x) = s(x) W g (x - mean x) + W b
 
 If x = x0 + Q' c, with Q the directions that those heads can write (64 for each head), then W g x is known from that of
-x0 and from W g Q', both computed once: each x costs as many products per word as there are directions, not d.
+x0 and from W g Q', both computed once: each x costs as many products per token of the vocabulary as there are
+directions, not d. Only the scale s(x) is computed anew from all of x.
 """
 
 from __future__ import annotations
@@ -22,60 +23,61 @@ from gatewise.models.model import Model
 
 _WIDEST = 0.25  # share of d that the directions may have; beyond, the whole unembedding costs hardly more
 _EXPONENT = 40  # what an exponent costs, in products: for choosing only
-_REMEMBERED = 2  # spans; each is as large as the unembedding times its share of d
-_MOST_MOVES = 16  # of a base from span to span; each adds a little rounding
-_ROUNDING = 32  # times the precision of the dtype: how far outside a span rounding takes a residual
+_REMEMBERED = 2  # bases; each is as large as the unembedding times its share of d
+_MOST_MOVES = 16  # of known logits from basis to basis; each adds a little rounding
+_ROUNDING = 32  # times the precision of the dtype: how far outside the directions rounding takes a residual
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class UnembeddingBasis:
     """The directions that a few heads write in, and what each of them does to the logits."""
 
     norm: Norm
-    basis: Tensor  # [direction, d], orthonormal
+    directions: Tensor  # [direction, d], orthonormal
     rows: Tensor  # [vocabulary, direction + 2]; the last two for the norm's bias and for a shift of all logits
 
     def coordinates(self, offset: Tensor, size: Tensor) -> Tensor | None:
         """c of offsets [..., d], or None if one lies outside. size: of the residuals whose difference they are."""
-        found = offset @ self.basis.T
-        outside = torch.addmm(offset.flatten(0, -2), found.flatten(0, -2), self.basis, alpha=-1).norm(dim=-1)
+        within = offset @ self.directions.T
+        # Checked, not believed: what is outside would be missing in the logits, and nothing else would tell.
+        outside = torch.addmm(offset.flatten(0, -2), within.flatten(0, -2), self.directions, alpha=-1).norm(dim=-1)
         allowed = _ROUNDING * torch.finfo(offset.dtype).eps * size.flatten()
-        return found if bool((outside <= allowed).all()) else None
+        return within if bool((outside <= allowed).all()) else None
 
 
 @dataclass(frozen=True, eq=False)
-class Base:
+class KnownLogits:
     """A residual of each example whose logits are known, without the norm's scale and bias."""
 
-    span: Span
+    basis: UnembeddingBasis
     residual: Tensor  # [example, d]
     logits: Tensor  # [vocabulary, example]
 
     moves: int = 0  # since all logits were computed
 
     @classmethod
-    def at(cls, residual: Tensor, span: Span, head: Tensor) -> Base:
-        weighted = _centred(residual, span.norm) * span.norm.weight
-        return cls(span, residual.clone(), head @ weighted.T.contiguous())
+    def at(cls, residual: Tensor, basis: UnembeddingBasis, head: Tensor) -> KnownLogits:
+        weighted = _centred(residual, basis.norm) * basis.norm.weight
+        return cls(basis, residual.clone(), head @ weighted.T.contiguous())
 
-    def moved(self, residual: Tensor, span: Span) -> Base | None:
-        """A base for another span, at a residual within the present one; None if it is not, or after many moves."""
-        within = self.span.coordinates(residual - self.residual, residual.norm(dim=-1))
+    def moved(self, residual: Tensor, basis: UnembeddingBasis) -> KnownLogits | None:
+        """The same for another basis, at a residual within the present one; None if it is not, or after many moves."""
+        within = self.basis.coordinates(residual - self.residual, residual.norm(dim=-1))
         if within is None or self.moves >= _MOST_MOVES:
             return None
-        rows = self.span.rows[:, : within.shape[-1]]
-        return Base(span, residual.clone(), torch.addmm(self.logits, rows, within.T), self.moves + 1)
+        rows = self.basis.rows[:, : within.shape[-1]]
+        return KnownLogits(basis, residual.clone(), torch.addmm(self.logits, rows, within.T), self.moves + 1)
 
 
-class Spans:
-    """The spans of a model, made when asked for."""
+class UnembeddingBases:
+    """The bases of a model, made when asked for."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._known: OrderedDict[tuple[int, ...], Span] = OrderedDict()
+        self._known: OrderedDict[tuple[int, ...], UnembeddingBasis] = OrderedDict()
 
-    def of(self, senders: Sequence[int], residuals: int, examples: int) -> Span | None:
-        """The span of these senders' outputs, if all are heads, and if that saves time.
+    def of(self, senders: Sequence[int], residuals: int, examples: int) -> UnembeddingBasis | None:
+        """The basis of these senders' outputs, if all are heads, and if that saves time.
 
         residuals: how many will be asked about, about; examples: in each.
         """
@@ -86,14 +88,14 @@ class Spans:
         norm, written = self._model.final_norm, self._written(key)
         if written is None or not isinstance(norm, Norm):
             return None
-        width, directions = self._model.d_model, len(written)
-        rows = residuals * examples
+        width, directions, rows = self._model.d_model, len(written), residuals * examples
+        # Products per token: to make the rows and the first logits, then for each residual; against all of each.
         if width * (directions + examples) + rows * (directions + _EXPONENT) > rows * (width + _EXPONENT):
             return None
-        span = self._known[key] = self._make(written, norm)
-        while len(self._known) > _REMEMBERED:
+        basis = self._known[key] = self._make(written, norm)
+        if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
-        return span
+        return basis
 
     def _written(self, senders: Sequence[int]) -> Tensor | None:
         """What these heads can write, [direction, d]; None if others are among them, or if it is too much."""
@@ -110,14 +112,15 @@ class Spans:
         fits = 0 < sum(len(part) for part in parts) <= _WIDEST * model.d_model
         return torch.cat(parts) if fits else None
 
-    def _make(self, written: Tensor, norm: Norm) -> Span:
+    def _make(self, written: Tensor, norm: Norm) -> UnembeddingBasis:
         head = self._model.head
-        basis = torch.linalg.qr(written.double().T).Q.T.to(written.dtype).contiguous()
+        # In float64, so that the directions are orthonormal to the last bit of the model's own dtype.
+        directions = torch.linalg.qr(written.double().T).Q.T.to(written.dtype).contiguous()
         bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
-        rows = head.new_empty(len(head), len(basis) + 2)
-        torch.mm(head, torch.cat([_centred(basis, norm) * norm.weight, bias[None]]).T, out=rows[:, :-1])
+        rows = head.new_empty(len(head), len(directions) + 2)
+        torch.mm(head, torch.cat([_centred(directions, norm) * norm.weight, bias[None]]).T, out=rows[:, :-1])
         rows[:, -1] = 1.0
-        return Span(norm, basis, rows)
+        return UnembeddingBasis(norm, directions, rows)
 
 
 def _centred(x: Tensor, norm: Norm) -> Tensor:

@@ -1,4 +1,4 @@
-"""Receivers: what a node puts out when some of its edges carry clean outputs and the others corrupted ones.
+"""Patching one node: what it puts out when some of its edges carry clean outputs and the others corrupted ones.
 
 `Receivers` holds both runs of a batch under a circuit H (default: the whole model). Any set of edges into any ports of
 one node can be clean: only that node is computed, for many sets (rows) at once. What it puts out is valued along
@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.circuits.graph import LOGITS as LOGITS
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import residual_values
 from gatewise.engine.patching.incremental import ROW_BYTES
@@ -31,13 +31,12 @@ from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import BothRuns, Run, bases
 from gatewise.engine.runs.batches import bytes_per_example, window_of
 from gatewise.engine.runs.residual_stream import walk
-from gatewise.engine.setting import Batch, Setting
-from gatewise.models.components import KINDS, Attention, KeysValues, Kind
+from gatewise.engine.setting import Batch, Setting, SideName
+from gatewise.models.components import KINDS, Attention, Kind
 from gatewise.models.model import Model
 
-Side = Literal["clean", "corrupted"]
-LOGITS = -1  # as a node
-_SIDES: tuple[Side, ...] = ("corrupted", "clean")
+Side = SideName
+_SIDES: tuple[Side, ...] = ("corrupted", "clean")  # so that False and True, whether siblings are clean, select one
 
 
 class Receivers:
@@ -49,9 +48,10 @@ class Receivers:
         self.runs = setting.runs(batch, keep=False)
         self.layout = self.runs.layout
         self.logit_diff = residual_values(model, batch.pairs, setting.value)
-        self.kept = (self.graph.edge_index >= 0) if circuit is None else self.graph.matrix(circuit.mask)
+        self.in_circuit = (self.graph.edge_index >= 0) if circuit is None else self.graph.matrix(circuit.mask)
         self.base = bases(model, self.runs.corrupted.outputs)
         if circuit is None:
+            # All nodes of a sublayer write to one stream and share its gradient: a row for each sublayer is enough.
             clean, gradients = self.runs.clean.outputs, _whole_gradients(model, self.runs, self.logit_diff)
             self._gradient_row: Sequence[int] = self.graph.sublayer_of_sender
         else:
@@ -61,12 +61,15 @@ class Receivers:
         self._mean_gradients = gradients.mean(dim=0)
         self.delta = clean - self.runs.corrupted.outputs  # [sender, example, window, d]
         self.whole = [self.delta[: sublayer.reads].sum(dim=0) for sublayer in self.graph.sublayers[1:]]
-        last = torch.tensordot(self.kept[-1].to(self.delta), self.delta[:, :, -1], dims=1)
-        self.logit_diffs = self.logit_diff(self.base[-1][:, -1] + torch.stack([last, torch.zeros_like(last)]))
+        last = torch.tensordot(self.in_circuit[-1].to(self.delta), self.delta[:, :, -1], dims=1)
+        both = torch.stack([last, torch.zeros_like(last)])
+        self.logit_diffs = self.logit_diff(self.base[-1][:, -1] + both)  # [clean and corrupted run, example]
         self._gathered: dict[int, Tensor] = {}
 
-    def ports(self, node: int) -> tuple[int, ...]:
-        return (len(self.graph.ports) - 1,) if node == LOGITS else self.graph.ports_of_sender[node]
+    @property
+    def total_effect(self) -> Tensor:
+        """Logit difference of the clean run less that of the corrupted: what effects are normalised by. [example]"""
+        return self.logit_diffs[0] - self.logit_diffs[1]
 
     def _sublayer(self, node: int) -> int:
         return len(self.graph.sublayers) - 1 if node == LOGITS else self.graph.sublayer_of_sender[node]
@@ -84,17 +87,18 @@ class Receivers:
         """
         none = torch.zeros_like(clean[:1])
         clean, siblings = torch.cat([none, clean]), torch.cat([torch.zeros_like(siblings[:1]), siblings])
+        # Tables of groups repeat most rows, and siblings that are not coupled tell no rows apart: run each row once.
         coupled = node != LOGITS and len(self.model.siblings(node)) > 1
         rows = torch.cat([clean.flatten(1), siblings[:, None] & coupled], dim=1)
         rows, which = rows.unique(dim=0, return_inverse=True)
         clean, siblings = rows[:, :-1].reshape(-1, *clean.shape[1:]), rows[:, -1]
         if node == LOGITS:
-            found = self.logit_diff(self._inputs(self._sublayer(node), clean[:, 0], last=True)[:, :, -1])
+            values = self.logit_diff(self._inputs(self._sublayer(node), clean[:, 0], last=True)[:, :, -1])
         else:
             parts = self._in_parts(node, clean, siblings)
-            found = torch.cat([self._along_gradient(node, self.outputs(node, *part)) for part in parts])
-        found = found[which.to(found.device)]
-        return found[1:] - found[0]
+            values = torch.cat([self._along_gradient(node, self.outputs(node, *part)) for part in parts])
+        values = values[which.to(values.device)]
+        return values[1:] - values[0]
 
     def _along_gradient(self, node: int, outputs: Tensor) -> Tensor:
         """[writer, row, example, window, d] -> [row, example] in float64"""
@@ -117,15 +121,15 @@ class Receivers:
         -> [row, port of the node, sender]; edges outside the circuit have one, too.
         """
         delta = self.delta[senders]
-        found = []
+        slopes = []
         for part in self._in_parts(node, clean, siblings):
             with torch.enable_grad():
                 inputs = [self._inputs(self._sublayer(node), part[0][:, i]) for i in range(clean.shape[1])]
                 inputs = [x.detach().requires_grad_(True) for x in inputs]
                 total = self.worth(node, inputs, part[1]).sum()
             gradients = torch.stack(torch.autograd.grad(total, inputs), dim=1)  # [row, port, example, window, d]
-            found.append((gradients.flatten(2) @ delta.flatten(1).T).double().cpu())
-        return torch.cat(found)
+            slopes.append((gradients.flatten(2) @ delta.flatten(1).T).double().cpu())
+        return torch.cat(slopes)
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """Where the difference of every edge's Ns and Dn score arises, summed over examples. [part, port, sender]
@@ -141,7 +145,7 @@ class Receivers:
             ports, reads = self.graph.port_slices[index], self.graph.sublayers[index].reads
             pulled = self._pulled_back(index)  # [run of J, run of g, port, example, window, d]
             delta = self.delta[:reads, :, -pulled.shape[-2] :].flatten(1)
-            worth = (pulled.flatten(3) @ delta.T).double().cpu() * self.kept[ports, :reads]
+            worth = (pulled.flatten(3) @ delta.T).double().cpu() * self.in_circuit[ports, :reads]
             arising[0, ports, :reads] = (worth[0] - worth[1]).mean(dim=0)
             arising[1, ports, :reads] = (worth[:, 0] - worth[:, 1]).mean(dim=0)
             scores[:, ports, :reads] = torch.stack([worth[0, 0], worth[1, 1]])
@@ -151,22 +155,23 @@ class Receivers:
         """Gradients at the outputs of a sublayer's nodes on each run, taken to its ports on each run."""
         inputs = [self.port_inputs(index, side) for side in reversed(_SIDES)]  # clean first, as in `gradients`
         if index == len(self.graph.sublayers) - 1:  # no output whose gradient could differ: all is local
-            found = torch.stack([self._slope_of_logit_diff(x[:, :, -1:]) for x in inputs])
-            return torch.stack([found, found], dim=1)
+            slopes = torch.stack([self._slope_of_logit_diff(x[:, :, -1:]) for x in inputs])
+            return torch.stack([slopes, slopes], dim=1)
         nodes, ports = self.graph.sender_slices[index], self.graph.port_slices[index]
         writers = range(nodes.start, nodes.stop)
-        into = [torch.stack([self.gradient(writer, run) for writer in writers]) for run in (0, 1)]
-        sublayer, rows = self.model.sublayers[index - 1], []
-        more = (self.layout, self.runs.prefix[index - 1]) if isinstance(sublayer, Attention) else ()
+        into_writers = [torch.stack([self.gradient(writer, run) for writer in writers]) for run in (0, 1)]
+        pulled = []
         for shared in inputs:
+            # A leaf for each port, though all read the same: each needs a gradient of its own.
             x = shared.expand(ports.stop - ports.start, *shared.shape[1:]).detach().clone().requires_grad_(True)
             with torch.enable_grad():
-                out = sublayer(x, *more)
-            rows.append(torch.stack([torch.autograd.grad(out, x, one, retain_graph=True)[0] for one in into]))
-        return torch.stack(rows)
+                out = self.model.run_sublayer(index - 1, x, self.layout, self.runs.prefix[index - 1])
+            by_run = [torch.autograd.grad(out, x, into, retain_graph=True)[0] for into in into_writers]
+            pulled.append(torch.stack(by_run))
+        return torch.stack(pulled)
 
     def _slope_of_logit_diff(self, x: Tensor) -> Tensor:
-        """The logit difference's gradient at the logits' input. [1, example, 1, d]"""
+        """The gradient of the logit difference at the input of `logits`. [1, example, 1, d]"""
         x = x.detach().requires_grad_(True)
         with torch.enable_grad():
             total = self.logit_diff(x[0, :, -1]).sum()
@@ -174,7 +179,7 @@ class Receivers:
 
     @torch.no_grad()
     def logit_diffs_with(self, node: int, outputs: Tensor, side: Side) -> Tensor:
-        """Margins of the whole model on one side, with what a node writes replaced. [row, example]
+        """Logit differences of the whole model on one side, with what a node writes replaced. [row, example]
 
         outputs: [writer, row, example, window, d], as `outputs` gives them.
         """
@@ -189,7 +194,7 @@ class Receivers:
             if graph.sublayers[index + 1].reads <= node:
                 return nothing
             before = run.outputs[graph.sender_slices[index + 1]].sum(dim=0)
-            return _written(self.model, self.runs, index, inputs[index] + change) - before
+            return self._run_plainly(index, inputs[index] + change).sum(dim=0) - before
 
         change = walk(self.model, nothing, write, biases=False)[-1]
         return self.logit_diff(inputs[-1][:, -1] + change[:, :, -1])
@@ -200,30 +205,34 @@ class Receivers:
 
         outputs: [example, window, d] by sender -> [sender, example, window, d]
         """
-        graph, found = self.graph, self.runs.clean.outputs.clone()
+        graph, written = self.graph, self.runs.clean.outputs.clone()
         first = min((self._sublayer(sender) for sender in outputs), default=len(graph.sublayers))
 
         def write(index: int, x: Tensor) -> Tensor:
             nodes = graph.sender_slices[index + 1]
             if index + 1 >= first:
-                found[nodes] = _outputs(self.model, self.runs, index, x)
+                written[nodes] = self._run_plainly(index, x)
                 for sender in range(nodes.start, nodes.stop):
                     if sender in outputs:
-                        found[sender] = outputs[sender]
-            return found[nodes].sum(dim=0)
+                        written[sender] = outputs[sender]
+            return written[nodes].sum(dim=0)
 
-        walk(self.model, found[graph.sender_slices[0]].sum(dim=0), write)
-        return found
+        walk(self.model, written[graph.sender_slices[0]].sum(dim=0), write)
+        return written
+
+    def _run_plainly(self, index: int, x: Tensor) -> Tensor:
+        """What a sublayer's nodes write if all their ports read x. [node, row..., example, window, d]"""
+        return self.model.run_sublayer(index, x[None], self.layout, self.runs.prefix[index])
 
     @torch.no_grad()
     def outputs(self, node: int, clean: Tensor, siblings: Tensor) -> Tensor:
         """What the node, or its whole layer if a norm couples that, writes. [writer, row, example, window, d]"""
         index = self._sublayer(node)
-        found = []
-        for place in range(clean.shape[1]):
-            rows, which = clean[:, place].unique(dim=0, return_inverse=True)
-            found.append((self._inputs(index, rows), which.to(self.delta.device)))
-        return self._from_inputs(node, found, siblings)
+        inputs = []
+        for port in range(clean.shape[1]):
+            rows, which = clean[:, port].unique(dim=0, return_inverse=True)
+            inputs.append((self._inputs(index, rows), which.to(self.delta.device)))
+        return self._from_inputs(node, inputs, siblings)
 
     def _from_inputs(self, node: int, inputs: Sequence[tuple[Tensor, Tensor]], siblings: Tensor) -> Tensor:
         """The same from the different inputs of each port [input, example, window, d], and which of them rows have."""
@@ -234,12 +243,13 @@ class Receivers:
             return sublayer(x[None], [local])[:, which]
         head = torch.tensor([local], device=self.delta.device)
         projected: dict[Kind, Tensor] = {}
-        for port, (x, which) in zip(self.ports(node), inputs, strict=True):
+        for port, (x, which) in zip(self.graph.ports_of(node), inputs, strict=True):
             for kind in kinds_of(self.graph, port):
                 projected[kind] = sublayer.project(kind, x[None], self.layout, head)[:, which]
-        gathered = self._attend(sublayer, index, projected, head)
+        q, k, v = (projected[kind] for kind in KINDS)
+        gathered = sublayer.attend(q, k, v, self.layout, self.runs.prefix[index - 1], head)
         if sublayer.joint_norm is None:
-            return sublayer.shares(gathered, head)
+            return sublayer.write(gathered, head)
         others = self._both_sides(index, sublayer)[:, siblings.long()]
         return sublayer.write(torch.cat([others[:local], gathered, others[local + 1 :]]))
 
@@ -249,10 +259,10 @@ class Receivers:
         if side == "corrupted":
             return base
         spec, ports = self.graph.sublayers[index], self.graph.port_slices[index]
-        kept = self.kept[ports, : spec.reads]
-        if bool(kept.all()):
+        in_circuit = self.in_circuit[ports, : spec.reads]
+        if bool(in_circuit.all()):
             return base + self.whole[index - 1]
-        moved: Tensor = torch.tensordot(kept.to(self.delta), self.delta[: spec.reads], dims=1)
+        moved: Tensor = torch.tensordot(in_circuit.to(self.delta), self.delta[: spec.reads], dims=1)
         return base + moved
 
     def _inputs(self, index: int, clean: Tensor, *, last: bool = False) -> Tensor:
@@ -260,6 +270,8 @@ class Receivers:
 
         Senders that always move together are added up first; the largest such set is all senders minus the others.
         """
+        # Gates compare a few groups of edges among hundreds of senders: most of these stand in one set, whose sum would
+        # cost as much as all others'.
         columns = slice(-1, None) if last else slice(None)
         delta, whole = self.delta[:, :, columns], self.whole[index - 1][:, columns]
         patterns, which = clean[:, : self.graph.sublayers[index].reads].T.unique(dim=0, return_inverse=True)
@@ -276,27 +288,19 @@ class Receivers:
     def _in_parts(self, node: int, clean: Tensor, siblings: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Rows in parts that fit the memory of a few copies of the residual stream."""
         writers = 0 if node == LOGITS else len(self.model.siblings(node))
-        copies = 2 + len(self.ports(node)) + writers
+        copies = 2 + len(self.graph.ports_of(node)) + writers
         size = max(1, ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
         return list(zip(clean.split(size), siblings.split(size), strict=True))
-
-    def _attend(self, sublayer: Attention, index: int, projected: dict[Kind, Tensor], heads: Tensor) -> Tensor:
-        prefix: KeysValues | None = self.runs.prefix[index - 1]
-        if prefix is not None:
-            groups = heads // (sublayer.n_heads // sublayer.n_groups)
-            prefix = (prefix[0][groups], prefix[1][groups])
-        return sublayer.attend(projected["q"], projected["k"], projected["v"], self.layout, prefix)
 
     def _both_sides(self, index: int, sublayer: Attention) -> Tensor:
         """What all heads of a sublayer gather, corrupted and clean. [head, side, example, window, dimension]"""
         if index not in self._gathered:
-            everyone = torch.arange(sublayer.n_heads, device=self.delta.device)
-            found = []
+            gathered = []
             for side in _SIDES:
                 into = zip(KINDS, sublayer.ports(self.port_inputs(index, side)), strict=True)
-                projected = {kind: sublayer.per_head(sublayer.project(kind, x, self.layout)) for kind, x in into}
-                found.append(self._attend(sublayer, index, projected, everyone))
-            self._gathered[index] = torch.stack(found, dim=1)
+                q, k, v = (sublayer.per_head(sublayer.project(kind, x, self.layout)) for kind, x in into)
+                gathered.append(sublayer.attend(q, k, v, self.layout, self.runs.prefix[index - 1]))
+            self._gathered[index] = torch.stack(gathered, dim=1)
         return self._gathered[index]
 
 
@@ -307,27 +311,14 @@ class Batches:
         self.setting, self.model, self.circuit = setting, setting.model, circuit
         needed = len(setting) * bytes_per_example(setting.model, window_of(setting.pairs), gradient=True)
         self._fits = 2 * needed <= setting.memory
-        self._kept: dict[int, Receivers] = {}
+        self._cached: dict[int, Receivers] = {}  # by the first example of their batch
 
     def __iter__(self) -> Iterator[Receivers]:
         for batch in self.setting.batches(gradient=True):
-            found = self._kept.get(batch.first) or Receivers(self.setting, batch, self.circuit)
+            receivers = self._cached.get(batch.first) or Receivers(self.setting, batch, self.circuit)
             if self._fits:
-                self._kept[batch.first] = found
-            yield found
-
-
-def _outputs(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
-    """What a sublayer's nodes write if all their ports read x. [node, row..., example, window, d]"""
-    sublayer = model.sublayers[index]
-    if isinstance(sublayer, Attention):
-        return sublayer(x[None], runs.layout, runs.prefix[index])
-    return sublayer(x.expand(sublayer.n_nodes, *x.shape))
-
-
-def _written(model: Model, runs: BothRuns, index: int, x: Tensor) -> Tensor:
-    """The sum of that. [row..., example, window, d]"""
-    return _outputs(model, runs, index, x).sum(dim=0)
+                self._cached[batch.first] = receivers
+            yield receivers
 
 
 def _whole_gradients(model: Model, runs: BothRuns, logit_diff: Callable[[Tensor], Tensor]) -> Tensor:
@@ -339,7 +330,7 @@ def _sublayer_gradients(model: Model, runs: BothRuns, run: Run, logit_diff: Call
     written = [run.outputs[model.graph.sender_slices[0]].sum(dim=0).requires_grad_(True)]
 
     def write(index: int, x: Tensor) -> Tensor:
-        written.append(_written(model, runs, index, x))
+        written.append(model.run_sublayer(index, x[None], runs.layout, runs.prefix[index]).sum(dim=0))
         return written[-1]
 
     with torch.enable_grad():
@@ -353,6 +344,7 @@ def _circuit_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Outputs of the circuit's clean run, and gradients at all senders along its edges on both runs."""
     mask, on = dense_mask(model, circuit), runs.intervention(model, "ns")
+    # With corrupted sources every edge carries nothing new: the corrupted run, gone back through along the circuit.
     silent = replace(on, sources=on.other[model.graph.sender_slices[0]])
     engines = (DenseEngine(model, on), DenseEngine(model, silent))
     (outputs, clean), (_, corrupted) = (

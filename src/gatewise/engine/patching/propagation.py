@@ -1,8 +1,10 @@
 """Where a change can go: which nodes matter under a circuit, and the route of a node's change to the logits.
 
 Nodes without a kept path to the logits are dead; nodes whose output is read at the last position only live there. Both
-follow from what is kept alone, so that a route is made once for many changes. Heads that a norm over their sum couples
+follow from the circuit alone, so that a route is made once for many changes. Heads that a norm over their sum couples
 (Gemma) live and change together: each one's share scales what all of them write.
+
+A circuit is given as `in_circuit`: [port, sender] of bool, on the CPU.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatewise.circuits.graph import Graph
+from gatewise.circuits.graph import LOGITS, Graph
 from gatewise.models.components import KINDS, Kind
 from gatewise.models.model import Model
 
@@ -28,50 +30,55 @@ def kinds_of(graph: Graph, port: int) -> tuple[Kind, ...]:
     return KINDS if graph.sublayers[graph.sublayer_of_port[port]].kind == "attention" else ()
 
 
-def liveness(model: Model, kept: Tensor, node: int, known: Sequence[int]) -> int:
-    """Where a sender is needed, given where all of later sublayers are. kept: [port, sender] of bool."""
+def feeds_keys_or_values(graph: Graph, port: int) -> bool:
+    """Whether a port matters at all positions as soon as its node does anywhere: a query looks at all before it."""
+    kinds = kinds_of(graph, port)
+    return "k" in kinds or "v" in kinds
+
+
+def _needed_by(graph: Graph, port: int, reader: int) -> int:
+    """Where what a port reads is needed, if its node is needed at `reader`."""
+    return WIDE if reader != DEAD and feeds_keys_or_values(graph, port) else reader
+
+
+def liveness(model: Model, in_circuit: Tensor, node: int, known: Sequence[int]) -> int:
+    """Where a sender is needed, given where all of later sublayers are."""
     graph, need = model.graph, DEAD
-    for port in kept[:, model.siblings(node)].any(dim=1).nonzero().flatten().tolist():
-        if port == len(graph.ports) - 1:
-            need = max(need, LAST)
-            continue
-        reader = known[graph.port_sender[port]]
-        kinds = kinds_of(graph, port)
-        if reader != DEAD and ("k" in kinds or "v" in kinds):
-            return WIDE
-        need = max(need, reader)
+    for port in in_circuit[:, model.siblings(node)].any(dim=1).nonzero().flatten().tolist():
+        reader = graph.port_sender[port]
+        need = max(need, LAST if reader == LOGITS else _needed_by(graph, port, known[reader]))
     return need
 
 
-def all_liveness(model: Model, kept: Tensor) -> list[int]:
+def all_liveness(model: Model, in_circuit: Tensor) -> list[int]:
     """Liveness of every sender."""
     graph = model.graph
-    found = torch.full((len(graph.senders),), DEAD, dtype=torch.int8)
+    live = torch.full((len(graph.senders),), DEAD, dtype=torch.int8)
     needs = torch.full((len(graph.ports),), LAST, dtype=torch.int8)  # where each port reads, from the logits back
     for index in reversed(range(len(graph.sublayers) - 1)):
         nodes, ports = graph.sender_slices[index], graph.port_slices[index]
         later = slice(ports.stop, None)
-        found[nodes] = (kept[later, nodes] * needs[later, None]).amax(dim=0)
+        live[nodes] = (in_circuit[later, nodes] * needs[later, None]).amax(dim=0)
         if len(model.siblings(nodes.start)) > 1:
-            found[nodes] = found[nodes].max()
+            live[nodes] = live[nodes].max()
         for port in range(ports.start, ports.stop):
-            reader, kinds = int(found[graph.port_sender[port]]), kinds_of(graph, port)
-            needs[port] = WIDE if reader != DEAD and ("k" in kinds or "v" in kinds) else reader
-    return [int(one) for one in found]
+            needs[port] = _needed_by(graph, port, int(live[graph.port_sender[port]]))
+    return [int(need) for need in live]
 
 
-def all_moves(model: Model, kept: Tensor, matters: Tensor) -> Tensor:
-    """Which of the senders that matter read, along kept edges, from a source. [sender] of bool
+def differing_senders(model: Model, in_circuit: Tensor, live: Sequence[int], is_run: bool) -> Tensor:
+    """Which of the senders that matter can differ from what removed edges carry. [sender] of bool
 
-    The others put out what they do without any edge. matters: [sender] of bool
+    Only sources differ by themselves. A node that no path of kept edges joins to one reads what it does without any
+    edge, and so puts out what it did in the other run. An ablation's constants are no run: there, all nodes differ.
     """
-    graph, moves = model.graph, matters.clone()
-    for index in range(1, len(graph.sublayers) - 1):
+    graph, differs = model.graph, torch.tensor(live) != DEAD
+    for index in range(1, len(graph.sublayers) - 1) if is_run else ():
         nodes, ports, reads = graph.sender_slices[index], graph.port_slices[index], graph.sublayers[index].reads
-        moving = (kept[ports, :reads] & moves[:reads]).any(dim=1)
-        reached = moving.reshape(-1, nodes.stop - nodes.start).any(dim=0)
-        moves[nodes] &= reached.any() if len(model.siblings(nodes.start)) > 1 else reached
-    return moves
+        reached = (in_circuit[ports, :reads] & differs[:reads]).any(dim=1)
+        reached = reached.reshape(-1, nodes.stop - nodes.start).any(dim=0)  # of any port of the node
+        differs[nodes] &= reached.any() if len(model.siblings(nodes.start)) > 1 else reached
+    return differs
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +112,8 @@ class Route:
     start: Step
     steps: list[Step]
     changed: list[int]  # what the start writes, then what each step does
-    wide_changed: list[int]
+    wide_changed: list[int]  # of those, what is written at all positions
     into_logits: Tensor  # [changed sender] of 0 and 1
-
-    @property
-    def node(self) -> int:
-        return self.start.nodes[0]
 
     @property
     def read_by_logits(self) -> list[int]:
@@ -118,21 +121,22 @@ class Route:
         return [sender for sender, read in zip(self.changed, self.into_logits.tolist(), strict=True) if read]
 
 
-def find_route(model: Model, kept: Tensor, node: int, live: Sequence[int]) -> Route:
+def find_route(model: Model, in_circuit: Tensor, node: int, live: Sequence[int]) -> Route:
     """How a change of this node reaches the logits. live: liveness of all senders from this one on."""
     graph = model.graph
     start = step_of(model, [node], live[node] == WIDE)
     changed, wide_changed = [*start.written], [*start.written] if start.wide else []
-    steps = []
+    route_steps = []
     for index in range(start.sublayer + 1, len(graph.sublayers) - 1):
-        if graph.sublayers[index].reads <= node:
+        if graph.sublayers[index].reads <= node:  # its own sublayer, and the MLP beside heads of a parallel layer
             continue
-        found = _steps(model, kept, index, changed, wide_changed, live)
-        steps += found
-        for step in found:
+        steps = _steps(model, in_circuit, index, changed, wide_changed, live)
+        route_steps += steps
+        # Only after all steps of the sublayer are made: its nodes read nothing of each other.
+        for step in steps:
             changed += step.written
             wide_changed += step.written if step.wide else []
-    return Route(start, steps, changed, wide_changed, kept[-1, changed].to(model.head))
+    return Route(start, route_steps, changed, wide_changed, in_circuit[-1, changed].to(model.head))
 
 
 def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Reading] = ()) -> Step:
@@ -144,11 +148,11 @@ def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Readi
 
 
 def _steps(
-    model: Model, kept: Tensor, index: int, changed: list[int], wide_changed: list[int], live: Sequence[int]
+    model: Model, in_circuit: Tensor, index: int, changed: list[int], wide_changed: list[int], live: Sequence[int]
 ) -> list[Step]:
     """The nodes of a sublayer that read a changed sender, those of each liveness together."""
     graph, ports = model.graph, model.graph.port_slices[index]
-    reached = kept[ports][:, changed].any(dim=1).nonzero().flatten() + ports.start
+    reached = in_circuit[ports][:, changed].any(dim=1).nonzero().flatten() + ports.start
     by_node: dict[int, list[int]] = {}
     for port in reached.tolist():
         if live[graph.port_sender[port]] != DEAD:
@@ -157,13 +161,13 @@ def _steps(
     for wide in (False, True):
         nodes = sorted(node for node in by_node if (live[node] == WIDE) == wide)
         if nodes:
-            ports_of = [by_node[node] for node in nodes]
-            steps.append(step_of(model, nodes, wide, _readings(model, kept, ports_of, wide, changed, wide_changed)))
+            readings = _readings(model, in_circuit, [by_node[node] for node in nodes], wide, changed, wide_changed)
+            steps.append(step_of(model, nodes, wide, readings))
     return steps
 
 
 def _readings(
-    model: Model, kept: Tensor, ports_of: list[list[int]], wide: bool, changed: list[int], wide_changed: list[int]
+    model: Model, in_circuit: Tensor, ports_of: list[list[int]], wide: bool, changed: list[int], wide_changed: list[int]
 ) -> list[Reading]:
     """What the ports of a step's nodes read. ports_of: the reached ports of each node"""
     groups: dict[Kind | None, list[tuple[int, int]]] = {}
@@ -173,9 +177,11 @@ def _readings(
                 groups.setdefault(kind, []).append((port, row))
     readings = []
     for kind, members in groups.items():
+        # Keys and values are read at all positions, for one query at the last too. What they read is then wide as well
+        # (`liveness`), so no change that reaches them is missing among the wide ones.
         everywhere = wide or kind in ("k", "v")
         ports = [port for port, _ in members]
-        mix = kept[ports][:, wide_changed if everywhere else changed].to(model.head)
+        mix = in_circuit[ports][:, wide_changed if everywhere else changed].to(model.head)
         rows = torch.tensor([row for _, row in members], device=model.head.device)
         readings.append(Reading(kind, ports, rows, everywhere, mix))
     return readings

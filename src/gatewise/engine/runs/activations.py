@@ -7,20 +7,17 @@ is Ns with the two runs swapped**. `Setting` decides which of the two is asked, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gatewise.circuits.circuit import Circuit
+from gatewise.engine.runs.batches import window_of
 from gatewise.engine.runs.residual_stream import walk
-from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, KeysValues
 from gatewise.models.layout import Layout
 from gatewise.models.model import Model
-from gatewise.tasks.encoding import tokenizer_fingerprint
 from gatewise.tasks.pairs import Pairs
 
 Direction = Literal["ns", "dn"]
@@ -57,56 +54,21 @@ class Moments:
     deviation: Tensor
 
 
-def check_choice(direction: str, ablation: str) -> None:
-    """Refuse what has no meaning, before any work."""
-    if direction not in ("ns", "dn"):
-        raise GatewiseError(f"direction is 'ns' (noising) or 'dn' (denoising), got {direction!r}.")
-    if ablation not in ("patching", "zero", "mean", "noise"):
-        raise GatewiseError(f"ablation is 'patching', 'zero', 'mean' or 'noise', got {ablation!r}.")
-    if direction == "dn" and ablation != "patching":
-        raise GatewiseError(
-            f"direction 'dn' with {ablation} ablation: denoising starts from a corrupted run, and {ablation} ablation "
-            f"has none. Use ablation='patching', or direction='ns'."
-        )
-
-
-def check_pairs(model: Model, pairs: Pairs) -> None:
-    """Refuse pairs whose tokens cannot be this model's."""
-    largest = max(int(t.max()) for t in (pairs.clean, pairs.corrupted, pairs.correct, pairs.incorrect))
-    if largest >= model.vocabulary_size:
-        raise GatewiseError(
-            f"the pairs hold token {largest}, but {model.name} has {model.vocabulary_size:,} tokens. They were made "
-            f"for another tokenizer; make the task again with this model."
-        )
-    if pairs.vocabulary and model.tokenizer is not None and pairs.vocabulary != tokenizer_fingerprint(model.tokenizer):
-        raise GatewiseError(
-            f"the pairs {pairs.name!r} were made with another tokenizer than that of {model.name}, so their token ids "
-            f"mean other words there; make the task again with this model."
-        )
-    limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
-    if limit is not None and pairs.width > limit:
-        raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
-
-
-def check_circuits(model: Model, circuits: Sequence[Circuit]) -> None:
-    """Refuse circuits of another graph."""
-    for circuit in circuits:
-        if circuit.graph != model.graph:
-            raise GatewiseError(
-                f"the circuit belongs to {circuit.graph!r}, but {model.name} has {model.graph!r}. "
-                f"Load the model it was found in, with the same `qkv`."
-            )
-
-
 def lay_out(model: Model, pairs: Pairs, *, share_prefix: bool) -> Layout:
-    """Decide the window: all columns, or those from the first difference of any pair on."""
-    start = min(int(pairs.first_difference.min()), pairs.width - 1) if share_prefix else 0
+    """Decide the window: all columns, or those from the first difference of any pair on.
+
+    Attention looks back only, so before a pair's first difference both sides have the same activations, and so has
+    every circuit: keys and values of these columns are computed once, as the prefix. One window serves a batch, so it
+    begins where the first of its pairs differs.
+    """
+    start = pairs.width - window_of(pairs) if share_prefix else 0
     return Layout(pairs.lengths.to(model.device), pairs.width, start, model.dtype)
 
 
 @torch.no_grad()
-def plain_run(model: Model, tokens: Tensor, layout: Layout, prefix: Prefix) -> Run:
-    """Run all edges on one side, from the window's first column on."""
+def plain_run(model: Model, tokens: Tensor, layout: Layout, prefix: Prefix | None = None) -> Run:
+    """Run all edges on one side, from the window's first column on. prefix: made if it is not given"""
+    prefix = prefix_of(model, tokens, layout) if prefix is None else prefix
     graph, columns = model.graph, slice(layout.start, layout.width)
     shape = (len(graph.senders), len(tokens), layout.window, model.d_model)
     outputs = torch.empty(shape, dtype=model.dtype, device=model.device)
@@ -118,10 +80,13 @@ def plain_run(model: Model, tokens: Tensor, layout: Layout, prefix: Prefix) -> R
 def prefix_of(model: Model, tokens: Tensor, layout: Layout) -> Prefix:
     """Keys and values of the columns before the window, which both sides share."""
     if layout.start == 0:
-        return (None,) * len(model.sublayers)
+        return _no_prefix(model)
     before = Layout(layout.lengths - layout.window, layout.start, 0, layout.dtype)
-    _, prefix = _forward(model, tokens, before, (None,) * len(model.sublayers), slice(0, layout.start), None)
-    return prefix
+    return _forward(model, tokens, before, _no_prefix(model), slice(0, layout.start), None)[1]
+
+
+def _no_prefix(model: Model) -> Prefix:
+    return (None,) * len(model.sublayers)
 
 
 def _forward(
@@ -132,12 +97,12 @@ def _forward(
     keys_values: list[KeysValues | None] = []
 
     def write(index: int, x: Tensor) -> Tensor:
-        sublayer, found = model.sublayers[index], None
+        sublayer, cached = model.sublayers[index], None
         if isinstance(sublayer, Attention):
-            out, found = sublayer.run(x[None], layout, prefix[index])
+            out, cached = sublayer.run(x[None], layout, prefix[index])
         else:
             out = sublayer(x.expand(sublayer.n_nodes, *x.shape))
-        keys_values.append(found)
+        keys_values.append(cached)
         if outputs is not None:
             outputs[nodes[index + 1]] = out
         return out.sum(dim=0)
@@ -174,10 +139,15 @@ class BothRuns:
     def intervention(self, model: Model, direction: Direction) -> Intervention:
         other = self.corrupted if direction == "ns" else self.clean
         reference, nodes = self.reference(direction), model.graph.sender_slices[0]
-        sources = reference.outputs[nodes].clone()  # so that the rest of the run can be freed
-        base = bases(model, other.outputs)
-        on = (self.layout, self.prefix, sources, other.outputs, base, reference.logits)
-        return Intervention(*on, is_run=not self.ablated)
+        return Intervention(
+            self.layout,
+            self.prefix,
+            sources=reference.outputs[nodes].clone(),  # so that the rest of the run can be freed
+            other=other.outputs,
+            base=bases(model, other.outputs),
+            reference_logits=reference.logits,
+            is_run=not self.ablated,
+        )
 
 
 def both_runs(model: Model, pairs: Pairs, *, share_prefix: bool = True) -> BothRuns:
@@ -202,26 +172,25 @@ def ablated_runs(
     first_example: index of the batch's first example, which seeds noise. moments: needed for mean and noise.
     """
     layout = lay_out(model, pairs, share_prefix=False)
-    prefix: Prefix = (None,) * len(model.sublayers)
-    clean = plain_run(model, pairs.clean, layout, prefix)
+    clean = plain_run(model, pairs.clean, layout)
     if ablation == "zero":
         other = torch.zeros_like(clean.outputs[:, :1, :1])
     else:
         assert moments is not None
         other = moments.mean.to(clean.outputs.dtype)[:, None, None]
         if ablation == "noise":
-            other = (
-                other + _noise(pairs, clean.outputs, seed, first_example) * moments.deviation.to(other)[:, None, None]
-            )
+            noise = _noise(pairs, clean.outputs, seed, first_example)
+            other = other + noise * moments.deviation.to(other)[:, None, None]
     whole = other.expand_as(clean.outputs)
     last = bases(model, whole[:, :, -1:])[-1][:, -1]
-    return BothRuns(layout, prefix, clean, Run(whole, model.unembed(last)), ablated=True)
+    return BothRuns(layout, _no_prefix(model), clean, Run(whole, model.unembed(last)), ablated=True)
 
 
 def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:
     """Standard normal draws, example by example, for the real positions only: padding changes nothing."""
-    noise = torch.zeros(like.shape, dtype=torch.float64)
+    noise = torch.zeros(like.shape, dtype=torch.float64)  # and on the CPU: the same draws for every dtype and device
     for row, length in enumerate(pairs.lengths.tolist()):
+        # A seed for each example, counted over all batches: however they are cut, an example's noise is its own.
         generator = torch.Generator().manual_seed(seed * 1_000_003 + first_example + row)
         shape = (noise.shape[0], length, noise.shape[3])
         noise[:, row, -length:] = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -230,16 +199,15 @@ def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:
 
 def clean_moments(model: Model, batches: list[Pairs]) -> Moments:
     """Mean and deviation of the nodes' outputs over examples and real positions of the clean run."""
-    count = 0.0
-    total = square = None
+    count, shape = 0, (len(model.graph.senders), model.d_model)
+    total, square = torch.zeros(2, *shape, dtype=torch.float64, device=model.device)
     for pairs in batches:
         layout = lay_out(model, pairs, share_prefix=False)
-        outputs = plain_run(model, pairs.clean, layout, (None,) * len(model.sublayers)).outputs
+        outputs = plain_run(model, pairs.clean, layout).outputs
+        # In float64: the variance is a difference of two sums that are nearly equal where a mean is large.
         chosen = outputs[:, layout.real()].double()  # [sender, real position, d]
         count += chosen.shape[1]
-        total = chosen.sum(1) if total is None else total + chosen.sum(1)
-        square = chosen.square().sum(1) if square is None else square + chosen.square().sum(1)
-    assert total is not None
-    assert square is not None
+        total += chosen.sum(1)
+        square += chosen.square().sum(1)
     mean = total / count
     return Moments(mean, (square / count - mean.square()).clamp(min=0).sqrt())

@@ -20,7 +20,7 @@ _MOST_ON_A_GPU = 256  # which idles with less
 
 
 def window_of(pairs: Pairs) -> int:
-    """Columns from the first difference of any pair on."""
+    """Columns from the first difference of any pair on; the last one, which the logits read, in any case."""
     return pairs.width - min(int(pairs.first_difference.min()), pairs.width - 1)
 
 
@@ -38,8 +38,8 @@ def bytes_per_example(model: Model, window: int, *, gradient: bool = False, buff
         per_position = (buffers * outputs + widest * graph.d_model * 3 + hidden * 2) * size
     else:
         fine = max(size, 4)
-        kept = len(model.sublayers) // 2 * (12 * graph.d_model + 4 * hidden) * size
-        per_position = 2 * outputs * size + max(kept, outputs * fine + widest * graph.d_model * fine + kept)
+        saved = len(model.sublayers) // 2 * (12 * graph.d_model + 4 * hidden) * size
+        per_position = 2 * outputs * size + outputs * fine + widest * graph.d_model * fine + saved
     return per_position * window + (8 if gradient else 4) * model.vocabulary_size * size
 
 
@@ -64,16 +64,16 @@ def batches(
     """Consecutive slices of the pairs that fit the budget, each with the index of its first example."""
     allowed = parse_bytes(budget)
     window = window_of(pairs) if share_prefix else pairs.width
-    one = bytes_per_example(model, window, gradient=gradient)
-    if one > allowed:
-        enough = f"{-(-one // 2**30) + 1}GB"
+    needed = bytes_per_example(model, window, gradient=gradient)
+    if needed > allowed:
+        enough = f"{-(-needed // 2**30) + 1}GB"
         raise GatewiseError(
-            f"one example of {window} tokens on {model.name} needs about {one / 2**30:.1f} GiB, and the budget is "
+            f"one example of {window} tokens on {model.name} needs about {needed / 2**30:.1f} GiB, and the budget is "
             f"{allowed / 2**30:.1f} GiB. Raise it (memory={enough!r}), shorten the prompts, or use bfloat16."
         )
     most = len(pairs)
     if gradient:
         most = MOST_WITH_GRADIENT if (model.planned_for or model.device.type) in ("cpu", "meta") else _MOST_ON_A_GPU
-    size = max(1, min(len(pairs), allowed // one, most))
+    size = max(1, min(len(pairs), allowed // needed, most))
     for start in range(0, len(pairs), size):
         yield start, pairs[start : start + size]

@@ -15,20 +15,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 GRAIN = 1.2  # memory that torch has asked for, over what lives in it: measured where gradients are taken
-_FREE = (
-    "view",
-    "expand",
-    "detach",
-    "alias",
-    "transpose",
-    "permute",
-    "slice",
-    "select",
-    "unsqueeze",
-    "squeeze",
-    "t.",
-    "split",
-)
+_VIEWS = ("view", "expand", "detach", "alias", "transpose", "permute", "slice", "select", "unsqueeze", "squeeze", "t.")
+_FREE = (*_VIEWS, "split")  # operations that move no bytes, by the beginning of their names
 
 
 class Counter(TorchDispatchMode):

@@ -246,7 +246,7 @@ def _switches(graph: Graph, gates: Sequence[Candidate]) -> Tensor:
     found = torch.zeros(count, len(graph.ports), len(graph.senders), dtype=torch.bool)
     groups = iter(found)
     for gate in gates:
-        ports = (len(graph.ports) - 1,) if gate.node == LOGITS else graph.ports_of_sender[gate.node]
+        ports = graph.ports_of(gate.node)
         for mask in gate.masks[:-1]:
             next(groups)[list(ports)] = mask
     return graph.vector(found)

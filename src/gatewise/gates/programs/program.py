@@ -189,7 +189,7 @@ def _measure(on: Batches, all_groups: Sequence[_Players]) -> tuple[list[Tensor],
     """Worth of all sets of every receiver [set], and what each gives to later ones."""
     total, sums = 0.0, dict[tuple[int, ...], Tensor]()
     for receivers in on:
-        total += float((receivers.logit_diffs[0] - receivers.logit_diffs[1]).sum())
+        total += float(receivers.total_effect.sum())
         for key, values in _sums(receivers, all_groups):
             sums[key] = sums.get(key, torch.zeros_like(values)) + values
     worths = [(sums[b,] - sums[b,][0]) / total for b in range(len(all_groups))]

@@ -69,7 +69,7 @@ def gate_of_masks(graph: Graph, node: int, groups: Mapping[str, Tensor], circuit
 
 def _into(graph: Graph, node: int, circuit: Circuit | None) -> tuple[tuple[int, ...], Tensor]:
     """Ports of a node, and their edges in the circuit. [port of the node, sender] of bool"""
-    ports = (len(graph.ports) - 1,) if node == LOGITS else graph.ports_of_sender[node]
+    ports = graph.ports_of(node)
     kept = graph.edge_index >= 0 if circuit is None else graph.matrix(circuit.mask)
     return ports, kept[list(ports)]
 

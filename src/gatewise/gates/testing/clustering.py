@@ -37,7 +37,7 @@ def cluster(on: Batches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor
     single = torch.stack([_mask(edges, [edge]) for edge in chosen])
     changes = worth_changes(on, node, masks, single, draw_orders(len(masks), _ORDERS, seed))
     rows = torch.cat([one[:, : len(senders)] for one in changes], dim=1)  # whom all have as a partner tells none apart
-    weights = rows.norm(dim=1) / abs(sum(float((one.logit_diffs[0] - one.logit_diffs[1]).sum()) for one in on))
+    weights = rows.norm(dim=1) / abs(sum(float(one.total_effect.sum()) for one in on))
     speaking = (weights > max(_SILENT * float(weights.max()), _ROUNDING)).nonzero().flatten().tolist()
     if len(speaking) < 2:
         return []
@@ -52,8 +52,8 @@ def cluster(on: Batches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor
 def _all_groups(on: Batches, node: int, edges: Tensor, senders: list[int]) -> Tensor:
     """What moves together: each sender in all ports, and everything else at once. [group, port, sender]"""
     receivers = next(iter(on))
-    ports = list(receivers.ports(node))
-    kept = receivers.kept[ports]
+    ports = list(receivers.graph.ports_of(node))
+    kept = receivers.in_circuit[ports]
     found = torch.zeros(len(senders) + 1, *edges.shape, dtype=torch.bool)
     for row, sender in enumerate(senders):
         found[row, :, sender] = kept[:, sender]

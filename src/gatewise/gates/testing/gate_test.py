@@ -37,7 +37,7 @@ from gatewise.gates.testing import harsanyi
 from gatewise.gates.testing.candidates import REST, Candidate, Groups, Rest, read_gate
 from gatewise.models.model import Model
 from gatewise.statistics import Interval, joint_sign_flip_p, percentile_interval, resampling_weights
-from gatewise.tasks.catalogue import Task
+from gatewise.tasks import Task
 from gatewise.tasks.pairs import Pairs
 
 Names = frozenset[str]
@@ -390,7 +390,7 @@ def worth(on: Batches, gates: Sequence[Candidate]) -> tuple[list[Tensor], Tensor
             values = receivers.values(node, *(torch.cat(some) for some in zip(*rows, strict=True))).cpu()
             for place, part in zip(places, values.split([len(some[0]) for some in rows]), strict=True):
                 found[place].append(part)
-        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
+        totals.append(receivers.total_effect.cpu())
     return [torch.cat(parts, dim=-1) for parts in found], torch.cat(totals)
 
 

@@ -96,7 +96,7 @@ def member_curve(
     parts, totals = [], []
     for receivers in Batches(setting, circuit):
         parts.append(mean @ receivers.values(gate.node, clean, sets[:, -1]).cpu())
-        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
+        totals.append(receivers.total_effect.cpu())
     table, total = torch.cat(parts, dim=-1), checked_total(torch.cat(totals))
     return MemberCurve(gate.receiver, tuple(gate.groups), rest, table - table[:1], total)
 

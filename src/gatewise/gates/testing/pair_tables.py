@@ -84,7 +84,7 @@ def labels_by_test(tables: Sequence[GateTest]) -> dict[str, TestedLabel]:
 def _pairs_of_edges(graph: Graph, circuit: Circuit, chosen: Circuit) -> Iterator[Candidate]:
     to_test = graph.matrix(chosen.mask)
     for port, node in enumerate(graph.port_sender):
-        ports = [port] if node < 0 else graph.ports_of_sender[node]
+        ports = graph.ports_of(node)
         single = {}
         for sender in to_test[port].nonzero().flatten().tolist():
             single[graph.senders[sender]] = mask = torch.zeros(len(ports), len(graph.senders), dtype=torch.bool)

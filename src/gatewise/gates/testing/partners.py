@@ -161,11 +161,11 @@ def edge_indices(
     place[edges] = torch.arange(len(edges))
     effects, totals = [], []
     for receivers in on:
-        totals.append((receivers.logit_diffs[0] - receivers.logit_diffs[1]).cpu())
+        totals.append(receivers.total_effect.cpu())
         effects.append(torch.zeros(2, len(edges), len(totals[-1]), dtype=torch.float64))
         for node in [*range(len(graph.senders)), LOGITS]:
-            ports = list(receivers.ports(node))
-            places = (chosen[ports] & receivers.kept[ports]).nonzero()
+            ports = list(receivers.graph.ports_of(node))
+            places = (chosen[ports] & receivers.in_circuit[ports]).nonzero()
             if len(places):
                 mine = graph.edge_index[ports][places[:, 0], places[:, 1]]
                 effects[-1][:, place[mine]] = _single_effects(receivers, node, places)
@@ -174,7 +174,7 @@ def edge_indices(
 
 def _single_effects(receivers: Receivers, node: int, places: Tensor) -> Tensor:
     """n and d of edges [edge, (port of the node, sender)] on one batch. [2, edge, example]"""
-    kept = receivers.kept[list(receivers.ports(node))]
+    kept = receivers.in_circuit[list(receivers.graph.ports_of(node))]
     single = torch.zeros(len(places), *kept.shape, dtype=torch.bool)
     single[torch.arange(len(places)), places[:, 0], places[:, 1]] = True
     clean = torch.cat([kept[None], kept & ~single, single])
@@ -187,7 +187,7 @@ def _single_effects(receivers: Receivers, node: int, places: Tensor) -> Tensor:
 def local_and_downstream(on: Batches) -> tuple[Tensor, Tensor]:
     """Parts of s_ns - s_dn (local, downstream), and s_ns and s_dn, as shares. [2, port, sender] each"""
     parts = [receivers.parts() for receivers in on]
-    total = sum(float((receivers.logit_diffs[0] - receivers.logit_diffs[1]).sum()) for receivers in on)
+    total = sum(float(receivers.total_effect.sum()) for receivers in on)
     arising, scores = (torch.stack(some).sum(dim=0) / total for some in zip(*parts, strict=True))
     return arising, scores
 

@@ -164,7 +164,7 @@ def _candidates(
 ) -> tuple[list[Candidate], int]:
     """Gates worth testing, by what the search pairs show, and how many receivers were looked at."""
     graph = on.model.graph
-    kept = next(iter(on)).kept
+    kept = next(iter(on)).in_circuit
     chosen = kept if of is None else kept & graph.matrix(of.mask)
     nodes = [node for node, ports in enumerate(graph.ports_of_sender) if ports] + [LOGITS]
     edges = {node: chosen[_ports(on, node)] for node in nodes}
@@ -181,13 +181,13 @@ def _candidates(
 
 def _ports(on: Batches, node: int) -> list[int]:
     graph = on.model.graph
-    return [len(graph.ports) - 1] if node == LOGITS else list(graph.ports_of_sender[node])
+    return list(graph.ports_of(node))
 
 
 def port_masks(on: Batches, node: int, edges: Tensor | None = None) -> dict[str, Tensor]:
     """Each port of a head as a group: of these edges, or of all. [port, sender] of bool"""
     groups = {}
-    edges = next(iter(on)).kept[_ports(on, node)] if edges is None else edges
+    edges = next(iter(on)).in_circuit[_ports(on, node)] if edges is None else edges
     for place, port in enumerate(_ports(on, node)):
         mask = torch.zeros_like(edges)
         mask[place] = edges[place]
@@ -199,7 +199,7 @@ def port_masks(on: Batches, node: int, edges: Tensor | None = None) -> dict[str,
 def _by_direction(gates: Gates, node: int) -> dict[str, Tensor]:
     """The edges that noising alone found, that denoising alone found, and that both did. [port, sender] of bool"""
     graph = gates.graph
-    ports = [len(graph.ports) - 1] if node == LOGITS else list(graph.ports_of_sender[node])
+    ports = list(graph.ports_of(node))
     masks = {_DIRECTIONS[kind]: graph.matrix(circuit.mask)[ports] for kind, circuit in gates.by_type.items()}
     return {name: mask for name, mask in masks.items() if bool(mask.any())}
 

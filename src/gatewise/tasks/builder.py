@@ -1,4 +1,4 @@
-"""Tasks: named sources of pairs, built in or from a file, split into a part to search on and a part to test on.
+"""`task`: makes a task, built in, from a file or from rows, split into a part to search on and a part to test on.
 
 Text becomes tokens here, once; everything after works on token ids.
 """
@@ -19,14 +19,13 @@ from gatewise.tasks._recipe import Recipe
 from gatewise.tasks.encoding import Encoder, tokenizer_fingerprint
 from gatewise.tasks.example import DIFFERENCES, Difference, TokenExample
 from gatewise.tasks.pairs import Pairs
-from gatewise.tasks.parsing import encoded, records_of, sorted_out
-from gatewise.tasks.registry import RECIPES, options_of
-from gatewise.tasks.task_names import Choices, chosen, full_name, parse_name
+from gatewise.tasks.parsing import encode_rows, records_of, valid_rows
+from gatewise.tasks.registry import RECIPES, Choices, complete_options, full_name, parse_name, task_options
 
 if TYPE_CHECKING:  # transformers takes a second to import, and only models need it
     from transformers import PreTrainedTokenizerBase
 
-OWN = "own pairs"  # the name of a task that was given as data
+OWN = "own pairs"  # the name of a task that was given as rows
 FEW_PAIRS = 8  # below so many a share or an error means little
 _MISSES = 2000  # draws in a row without a new prompt after which a task counts as exhausted
 
@@ -46,30 +45,43 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """Pairs to find circuits on, held-out pairs to measure them on, and how they were made."""
+    """Pairs to find circuits on, held-out pairs to measure them on, and how they were made.
+
+    Attributes:
+        name: The full name, by which the same task can be asked for again.
+        train: Pairs to search on.
+        test: Held-out pairs, none of whose prompts occurs in train.
+        seed: That the pairs were drawn with.
+        bos: Whether prompts begin with the BOS token.
+        used_up: Whether the file had no more pairs, so that asking for more examples changes nothing.
+    """
 
     name: str
     train: Pairs
     test: Pairs
     seed: int
     bos: bool
-    used_up: bool = False  # the file had no more pairs, so that asking for more examples changes nothing
+    used_up: bool = False
 
     def problems(self) -> list[str]:
-        """What is wrong with the pairs whatever the model, as sentences."""
-        halves, found = (self.train, self.test), []
+        """Say what is wrong with the pairs, whatever the model.
+
+        Returns:
+            A sentence for each problem: too few pairs, equal prompts, repetitions.
+        """
+        halves, problems = (self.train, self.test), []
         if min(map(len, halves)) < FEW_PAIRS:
-            found.append(
+            problems.append(
                 f"too few pairs: {len(self.train)} to search on and {len(self.test)} to test on; numbers mean little "
                 f"below {FEW_PAIRS} each."
             )
         total = sum(map(len, halves))
         if equal := sum(int((pairs.clean == pairs.corrupted).all(dim=1).sum()) for pairs in halves):
-            found.append(f"clean and corrupted prompt are the same in {equal} of {total} pairs.")
+            problems.append(f"clean and corrupted prompt are the same in {equal} of {total} pairs.")
         texts = [text for pairs in halves for text in zip(pairs.clean_text, pairs.corrupted_text, strict=True)]
         if repeated := len(texts) - len(set(texts)):
-            found.append(f"{repeated} of {total} pairs are repetitions of others; they add nothing.")
-        return found
+            problems.append(f"{repeated} of {total} pairs are repetitions of others; they add nothing.")
+        return problems
 
     def __repr__(self) -> str:
         bos = "with" if self.bos else "without"
@@ -90,54 +102,68 @@ def task(
     first_token: bool = False,
     **options: str,
 ) -> Task:
-    """Make a task for a model's tokenizer: "ioi", "gt", "sa", the path of a .csv or .jsonl file, or your own pairs.
+    """Make a task for a model's tokenizer.
 
-    Own pairs have the columns clean, corrupted, correct and incorrect, in a file, a list of dicts or tuples, a dict of
-    lists, a pandas frame or one split of a Hugging Face dataset. Further columns are ignored.
+    Args:
+        name: "ioi", "gt", "sa", the path of a .csv or .jsonl file, or your own pairs: a list of dicts or tuples, a dict
+            of lists, a pandas frame or one split of a Hugging Face dataset. Own pairs have the columns clean,
+            corrupted, correct and incorrect; further columns are ignored.
+        model: The model whose tokenizer reads the prompts.
+        examples: Size of train. A file with fewer pairs is divided in the proportion of train and test.
+        test_examples: Size of test; by default the same.
+        seed: Which prompts are drawn.
+        bos: Whether prompts begin with BOS; by default if the model's family needs it (Gemma) or the tokenizer does so
+            by itself.
+        first_token: Let answers of a file be several tokens long, of which the first is compared.
+        **options: Those of the task, such as corruption="all-names" of ioi; they may also be part of the name, as in
+            "ioi:corruption=all-names". All tasks have difference="logit" or "probability". Where there are several
+            templates, held_out="templates" keeps those of test out of train.
 
-    `options` are those of the task, such as corruption="all-names" of ioi; they may also be part of the name, as in
-    "ioi:corruption=all-names". All tasks have `difference`, "logit" or "probability". Where there are several
-    templates, held_out="templates" keeps those of test out of train.
+    Returns:
+        A task; no prompt of its test occurs in its train.
 
-    `examples` is the size of train, `test_examples` that of test (by default the same). No prompt of test occurs in
-    train. A file with fewer pairs is divided in that proportion. `bos=None` begins prompts with BOS if the model's
-    family needs it (Gemma) or the tokenizer does so by itself. `first_token` lets answers of a file be several tokens
-    long, of which the first is compared.
+    Raises:
+        GatewiseError: If there is no such task or option, a row cannot be read, or there are too few prompts.
     """
     sizes = (_size(examples, "examples"), _size(examples if test_examples is None else test_examples, "test_examples"))
     encoder = _encoder(model, bos)
-    if not isinstance(name, (str, os.PathLike)):
-        choices: Choices = {"difference": DIFFERENCES}
-        wanted = chosen(OWN, options, choices)
-        pairs = encoded(*sorted_out(records_of(name)), encoder, first_token=first_token, name=OWN)
-        (train, test), short = _divide(OWN, pairs, sizes, seed), OWN
+    short, choices, recipe = OWN, cast("Choices", {"difference": DIFFERENCES}), None
+    if isinstance(name, (str, os.PathLike)):
+        short, options_in_name = parse_name(os.fspath(name))
+        choices, recipe = task_options(short), RECIPES.get(short)
+        options = {**options_in_name, **options}
+    chosen = complete_options(short, options, choices)
+    if recipe is not None:
+        train, test = _generate(recipe, chosen, encoder, sizes, seed)
     else:
-        short, in_name = parse_name(os.fspath(name))
-        choices = options_of(short)
-        wanted = chosen(short, {**in_name, **options}, choices)
-        if (recipe := RECIPES.get(short)) is not None:
-            train, test = _generate(recipe, wanted, encoder, sizes, seed)
+        if short == OWN:
+            pairs = encode_rows(*valid_rows(records_of(name)), encoder, first_token=first_token, name=OWN)
         else:
-            train, test = _divide(
-                short, task_files.read_pairs(Path(short), encoder, first_token=first_token), sizes, seed
-            )
-    title = full_name(Path(short).name, wanted, choices)
-    halves = [_pairs(part, title, cast("Difference", wanted["difference"]), encoder) for part in (train, test)]
-    return Task(title, halves[0], halves[1], seed, encoder.bos, used_up=len(train) < sizes[0])
+            pairs = task_files.read_pairs(Path(short), encoder, first_token=first_token)
+        train, test = _divide(short, pairs, sizes, seed)
+    title = full_name(Path(short).name, chosen, choices)
+    difference = cast("Difference", chosen["difference"])
+    train_pairs, test_pairs = (_pairs(half, title, difference, encoder) for half in (train, test))
+    return Task(title, train_pairs, test_pairs, seed, encoder.bos, used_up=len(train) < sizes[0])
 
 
 def pairs_from_text(
-    data: Any, model: Reader, *, difference: Difference, name: str, bos: bool | None, first_token: bool
+    rows: Any, model: Reader, *, difference: Difference, name: str, bos: bool | None, first_token: bool
 ) -> Pairs:
-    """What `Pairs.from_text` promises."""
+    """Do what `Pairs.from_text` promises."""
     encoder = _encoder(model, bos)
-    examples = encoded(*sorted_out(records_of(data)), encoder, first_token=first_token, name=name)
+    examples = encode_rows(*valid_rows(records_of(rows)), encoder, first_token=first_token, name=name)
     return _pairs(examples, name, difference, encoder)
 
 
 def _encoder(model: Reader, bos: bool | None) -> Encoder:
     """How texts are read for a model."""
-    tokenizer = _tokenizer(model)
+    if model.tokenizer is None:
+        raise GatewiseError(
+            f"the model {model.name} has no tokenizer, so no task can be made for it. "
+            f"Bring token ids with Pairs.from_tokens, or load the model with its tokenizer."
+        )
+    tokenizer: PreTrainedTokenizerBase = model.tokenizer
     longest = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     if bos is None and model.needs_bos and tokenizer.bos_token_id is not None:
         bos = True
@@ -147,23 +173,22 @@ def _encoder(model: Reader, bos: bool | None) -> Encoder:
 def _generate(
     recipe: Recipe, options: dict[str, str], encoder: Encoder, sizes: tuple[int, int], seed: int
 ) -> tuple[list[TokenExample], list[TokenExample]]:
-    """Train and test are drawn from two streams, so that train does not depend on the size of test."""
+    # Train and test are drawn from two streams, so that train does not depend on the size of test.
     draw = recipe.prepare(encoder, **{option: options[option] for option in recipe.options})
     templates = _divided_templates(recipe, options.get("held_out") == "templates", seed)
-    parts: list[list[TokenExample]] = []
+    halves: list[list[TokenExample]] = []
     taken: set[str] = set()  # prompts of train, none of which may occur in test
-    for part, size, allowed in zip(("train", "test"), sizes, templates, strict=True):
-        rng = random.Random(f"{recipe.name}/{part}/{seed}")
-        found: dict[str, TokenExample] = {}
+    for half, size, allowed in zip(("train", "test"), sizes, templates, strict=True):
+        rng = random.Random(f"{recipe.name}/{half}/{seed}")
+        drawn: dict[str, TokenExample] = {}
         misses, reason = 0, "every further prompt was a repetition"
-        while len(found) < size:
+        while len(drawn) < size:
             example = draw(rng)
             if allowed and example.template not in allowed:
                 continue
-            new = example.clean not in found and not taken & {example.clean, example.corrupted}
             try:
-                if new:
-                    found[example.clean] = encoder.encode(example).compact()
+                if example.clean not in drawn and not taken & {example.clean, example.corrupted}:
+                    drawn[example.clean] = encoder.encode(example).compact()
                     misses = 0
                     continue
             except GatewiseError as error:
@@ -171,12 +196,12 @@ def _generate(
             misses += 1
             if misses > _MISSES:
                 raise GatewiseError(
-                    f"{recipe.name} has only {len(found)} different {part} prompts for this tokenizer, {size} were "
+                    f"{recipe.name} has only {len(drawn)} different {half} prompts for this tokenizer, {size} were "
                     f"asked for ({reason}). Ask for fewer examples."
                 )
-        parts.append(list(found.values()))
-        taken = {text for pair in found.values() for text in (pair.text.clean, pair.text.corrupted)}
-    return parts[0], parts[1]
+        halves.append(list(drawn.values()))
+        taken = {text for pair in drawn.values() for text in (pair.text.clean, pair.text.corrupted)}
+    return halves[0], halves[1]
 
 
 def _divided_templates(recipe: Recipe, divided: bool, seed: int) -> tuple[Collection[str], Collection[str]]:
@@ -191,7 +216,7 @@ def _divided_templates(recipe: Recipe, divided: bool, seed: int) -> tuple[Collec
 def _divide(
     source: str, pairs: list[TokenExample], sizes: tuple[int, int], seed: int
 ) -> tuple[list[TokenExample], list[TokenExample]]:
-    """Shuffle a user's pairs and divide them. A corrupted prompt may serve many pairs, also across the two parts."""
+    """Shuffle a user's pairs and divide them. A corrupted prompt may serve many pairs, also across the two halves."""
     order = random.Random(f"file/{seed}").sample(pairs, len(pairs))
     size = sizes[0]
     if len(pairs) < sum(sizes):
@@ -222,16 +247,6 @@ def _pairs(examples: Sequence[TokenExample], name: str, difference: Difference, 
         templates=[example.text.template for example in examples if example.text.template],
         answer_text=[(example.text.correct, example.text.incorrect) for example in examples],
     )
-
-
-def _tokenizer(model: Reader) -> PreTrainedTokenizerBase:
-    if model.tokenizer is None:
-        raise GatewiseError(
-            f"the model {model.name} has no tokenizer, so no task can be made for it. "
-            f"Bring token ids with Pairs.from_tokens, or load the model with its tokenizer."
-        )
-    tokenizer: PreTrainedTokenizerBase = model.tokenizer
-    return tokenizer
 
 
 def _size(value: int, argument: str) -> int:

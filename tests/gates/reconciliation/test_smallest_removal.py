@@ -21,10 +21,11 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.gates.labels import Gates, GroupGate, label_gates
-from gatewise.gates.reconciliation import reconcile as reconciliation
+from gatewise.gates.reconciliation import Reconciliation, other_removals, reconcile, try_removals
+from gatewise.gates.reconciliation._clauses import Clauses
 from gatewise.gates.reconciliation.formulas import TaskFormula
-from gatewise.gates.reconciliation.reconcile import Reconciliation
-from gatewise.gates.reconciliation.trials import ANSWER, other_removals, try_removals
+from gatewise.gates.reconciliation.smallest_removal import minimal_core
+from gatewise.gates.reconciliation.trials import ANSWER
 from gatewise.models.components import Pointwise
 from gatewise.models.model import Model
 from gatewise.models.synthetic.gate_kinds import synthetic_kind
@@ -211,7 +212,7 @@ def check(seed: int, by: str, tasks: int = 2, removed: int = 1) -> bool:
     share = (0.7, 0.8, 0.9, 1.0)[seed % 4]
     gates = [synthetic.gates(task, by) for task in range(tasks)]
     keep, remove = list(range(tasks - removed)), list(range(tasks - removed, tasks))
-    answer = gw.reconcile([gates[i] for i in keep], [gates[i] for i in remove], share=share, by=by)  # type: ignore[arg-type]
+    answer = reconcile([gates[i] for i in keep], [gates[i] for i in remove], share=share, by=by)  # type: ignore[arg-type]
     smallest = tried(synthetic, keep, remove, share, by)
     assert answer.possible == (smallest is not None), seed
     if answer.removal is None:
@@ -248,7 +249,7 @@ EITHER = Synthetic(
 
 
 def asked(synthetic: Synthetic, keep: int, **more: Any) -> Reconciliation:
-    return gw.reconcile([synthetic.gates(keep, "split")], [synthetic.gates(1 - keep, "split")], **more)
+    return reconcile([synthetic.gates(keep, "split")], [synthetic.gates(1 - keep, "split")], **more)
 
 
 def test_the_papers_example_and_its_reverse_in_words() -> None:
@@ -274,7 +275,7 @@ def test_negative_shares_are_not_monotone() -> None:
     scores[circuit.indices] = torch.tensor([3.0, -3.0, 4.0])
     task = Circuit(graph, circuit.mask, scores)
     lost = graph.circuit(["A1->logits"])
-    found = gw.reconcile([label_gates(task, task)], [label_gates(lost, lost)])
+    found = reconcile([label_gates(task, task)], [label_gates(lost, lost)])
     assert found.removal is not None
     assert found.removal.edges == ["A1->logits", "A2->logits"]  # 3 - 3 + 4 = 4 without A1 is 1, without both 4
     assert not found.monotone
@@ -293,11 +294,11 @@ def test_a_weighted_sum_in_clauses_is_the_sum(seed: int) -> None:
     scores[circuit.indices] = torch.tensor([rng.choice([-1, 1, 1, 1]) * rng.uniform(0.1, 9) for _ in sources])
     task = Circuit(graph, circuit.mask, scores)
     formula = TaskFormula(label_gates(task, task), "sum", keep=rng.random() < 0.5, share=rng.choice([0.6, 0.9, 1.0]))
-    clauses = reconciliation._Clauses([formula])
+    clauses = Clauses([formula])
     with Solver("glucose4", bootstrap_with=clauses.hard) as solver:
         for chance in range(1 << len(sources)):
             removed = [edge for i, edge in enumerate(circuit.indices) if chance >> i & 1]
-            chosen = [-stays if edge in removed else stays for edge, stays in clauses.edges.items()]
+            chosen = [-stays if edge in removed else stays for edge, stays in clauses.kept.items()]
             wanted = formula.alive(removed)["logits"] == formula.keep
             assert solver.solve(assumptions=[*clauses.gates, *chosen]) == wanted
 
@@ -313,16 +314,21 @@ def test_when_the_time_is_over_the_best_found_is_given(monkeypatch: pytest.Monke
     assert "the time was over" in repr(found)
 
 
-def test_when_the_time_is_over_the_core_is_not_called_minimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gatewise.gates.reconciliation import reconcile as reconciliation
+def test_when_the_time_is_over_the_core_is_not_called_minimal() -> None:
+    class Interrupted:
+        """A solver that gave a core and has no time to shrink it."""
 
-    answers = iter([False])  # the first question is answered, then the time is over
-    ask = reconciliation._within
-    monkeypatch.setattr(reconciliation, "_within", lambda *given: ask(*given) if not next(answers, True) else None)
-    clash = asked(EITHER, keep=1)
-    assert not clash.possible
-    assert clash.core
-    assert not clash.core_is_minimal
+        def get_core(self) -> list[int]:
+            return [1, 2]
+
+        def solve_limited(self, assumptions: list[int], expect_interrupt: bool) -> None:
+            assert expect_interrupt
+
+        def interrupt(self) -> None: ...
+
+        def clear_interrupt(self) -> None: ...
+
+    assert minimal_core(Interrupted(), deadline=0.0) == ([1, 2], False)
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +353,7 @@ def test_refusals() -> None:
         "no edge of task 1 goes into the logits": {"keep": [], "remove": [label_gates(empty, empty)]},
     }.items():
         with pytest.raises(GatewiseError, match=message):
-            gw.reconcile(**arguments)
+            reconcile(**arguments)
 
 
 def test_tested_gates_are_saved_with_the_others(tmp_path: Path) -> None:
@@ -381,18 +387,18 @@ def test_trials_run_the_model_and_blame_the_gate_that_is_wrong() -> None:
     red = label_gates(ns.with_provenance(task="red"), dn.with_provenance(task="red"))
     path = graph.circuit(["A2->B", *rest]).with_provenance(task="blue")
     blue = label_gates(path, path)
-    answer = gw.reconcile([red], [blue])
+    answer = reconcile([red], [blue])
     others = other_removals([red], [blue], size=1)
     assert others["set difference"] == graph.empty()
     assert others["whole circuit"] == path
     found = {(one.removal, one.task): one for one in try_removals(model, {"red": pairs, "blue": pairs}, answer, others)}
     kept, gone = found[ANSWER, "red"], found[ANSWER, "blue"]
-    assert (kept.said, kept.share) == (1.0, 0.0)
-    assert kept.wrong is not None
-    assert "red: B comes from A1 | A2: 1.00 said, 0.00 found" in str(kept.wrong)
-    assert (gone.said, gone.share, gone.wrong) == (0.0, 0.0, None)
+    assert (kept.predicted, kept.share) == (1.0, 0.0)
+    assert kept.misleading_gate is not None
+    assert "red: B comes from A1 | A2: 1.00 predicted, 0.00 measured" in str(kept.misleading_gate)
+    assert (gone.predicted, gone.share, gone.misleading_gate) == (0.0, 0.0, None)
     assert found["nothing", "red"].share == 1.0
-    assert found["nothing", "red"].wrong is None
+    assert found["nothing", "red"].misleading_gate is None
     assert float(found["whole circuit", "red"].kl) > 0.1
     with pytest.raises(GatewiseError, match="pairs of blue are missing"):
         try_removals(model, {"red": pairs}, answer, {})
@@ -418,16 +424,12 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     found = json.loads(out)
     assert (code, found["keep"], found["remove"]) == (0, ["ioi"], ["gt"])
     assert Circuit.load(tmp_path / "r.json").edges == found["removal"]
-    assert {one["removal"] for one in found["trials"]} >= {ANSWER, "nothing", "whole circuit", "conflict"}
-    both, by_rule = found["trials"], [one for one in found["trials"] if one["removal"] == "conflict"]
-    code, out, _ = run("conflict", *files[1::2], "--json", "--measure", "--examples", "4")
-    rule = json.loads(out)
-    assert [one for one in rule["trials"] if one["removal"] == "conflict"] == by_rule
-    assert by_rule[0]["edges"] == len(rule["removal"]) != len(found["removal"])
-    assert {one["removal"] for one in rule["trials"]} == {one["removal"] for one in both} - {ANSWER}
-    code, out, _ = run("conflict", *files[1::2], "--measure", "--examples", "4", "--keep", "b")
+    assert {one["removal"] for one in found["trials"]} >= {ANSWER, "nothing", "whole circuit", "gate by gate"}
+    assert {(one["task"], one["keep"]) for one in found["trials"]} == {("ioi", True), ("gt", False)}
+    code, out, _ = run("reconcile", *files, "--measure", "--examples", "4")
     assert code == 0
-    assert "gt (kept)" in out
+    assert "ioi (kept)" in out
+    assert "gate by gate" in out
     code, out, _ = run("reconcile", *files)
     assert code == 0
     assert f"Take away {len(found['removal'])} edges" in out
