@@ -212,7 +212,6 @@ class Source:
                         return
         raise KeyError(name)
 
-
     def overrides(self, path: str, owner: ast.ClassDef, name: str) -> bool:
         """Whether a class that this one derives from has a method of the name: that one tells what it takes."""
         module = next(module for module, home in self.paths.items() if home == path)

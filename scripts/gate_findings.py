@@ -30,9 +30,10 @@ from gatewise.engine import Setting
 from gatewise.engine.patching.node_patching import LOGITS, Batches
 from gatewise.evaluation import Evaluation
 from gatewise.gates import GateTest, GateTests, add_backups, check_minimal, edge_partners, find_backups, replicate
+from gatewise.gates.testing.gate_test import RESAMPLES
 from gatewise.gates.testing.harsanyi import gate_index, index_label
 from gatewise.gates.testing.partners import draw_orders, exact_partners, local_and_downstream
-from gatewise.statistics import rank_correlation, ratio_interval
+from gatewise.statistics import percentile_interval, rank_correlation, ratio_interval, resampling_weights
 from gatewise_paper.measures.edge_indices import EdgeIndices, edge_indices
 
 TAU = {"ioi": 0.02, "gt": 0.02, "sa": 0.01}  # ACDC's, in nats: some 50 to 100 edges in each direction
@@ -172,6 +173,14 @@ def matched(cell: Cell, mine: Sequence[int], effect: Tensor) -> dict[int, int]:
     return found
 
 
+def labels_of_edges(exact: EdgeIndices) -> list[str]:
+    """How each edge acts beside all others of its receiver, by the interval of its gate index over pairs."""
+    weights = resampling_weights(len(exact.total_effect), RESAMPLES)
+    ns, dn = exact.effects @ weights / (exact.total_effect @ weights)  # [edge, resample] each
+    low, high = percentile_interval(gate_index(ns, dn))
+    return list(map(index_label, exact.gamma(EDGE_FLOOR).tolist(), low.tolist(), high.tolist()))
+
+
 def partners(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
     """Where the partner of an AND or OR label is.
 
@@ -180,7 +189,7 @@ def partners(cell: Cell, labelled: gw.Gates) -> dict[str, Any]:
     they do not, and the label is the cut's between found and not found.
     """
     exact = cell.indices
-    acts = dict(zip(exact.edges, exact.labels(EDGE_FLOOR), strict=True))
+    acts = dict(zip(exact.edges, labels_of_edges(exact), strict=True))
     own = gate_index(cell.parts[1][0], cell.parts[1][1])
     found: dict[str, Any] = {}
     for kind in ("AND", "OR"):

@@ -27,13 +27,16 @@ from gatewise_paper.seed_statistics import sign_flip_interval, sign_flip_p
 
 Judgement = Literal["supported", "contradicted", "no difference", "cannot tell"]
 JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)
+# Declared before any run, for all presets
+SMALLEST_DIFFERENCE = 0.05  # up to which accuracies, shares and normalised KL do not differ
+EFFECT_FLOOR = 0.01  # normalised KL below which what is removed together has no effect
 
 
 @dataclass(frozen=True)
 class Above:
     """A claim that a value is above 0, by more than a difference that is too small to matter."""
 
-    smallest: float
+    smallest: float = SMALLEST_DIFFERENCE
 
     def judge(self, interval: Interval) -> Judgement:
         if -self.smallest <= interval.low and interval.high <= self.smallest:
@@ -46,8 +49,9 @@ class Above:
 
     def otherwise(self, judgement: Judgement) -> str:
         """What would have to be seen for another judgement."""
-        seen = {"supported": "that reaches 0", "contradicted": "that reaches 0"}
-        return f"an interval {seen.get(judgement, f'that lies beyond ±{self.smallest:g} on one side of 0')}"
+        if judgement in ("supported", "contradicted"):
+            return "an interval that reaches 0"
+        return f"an interval that lies beyond ±{self.smallest:g} on one side of 0"
 
     def __str__(self) -> str:
         return f"claimed: above 0; within ±{self.smallest:g} is no difference"
@@ -93,7 +97,7 @@ class Claim:
     text: str  # the paper's, in one sentence
     what: str  # what the values are
     values: Values
-    claimed: Above | Between | None = None  # None: as for the method's other claims
+    claimed: Above | Between = Above()
     paper: str = ""  # the paper's own number
 
 
@@ -139,23 +143,23 @@ class Ruling:
 
 
 def decide(values: Sequence[float], claimed: Above | Between) -> Decision:
-    """One value for each seed; NaN for a seed that has none."""
+    """Judge one value for each seed, NaN for a seed that has none."""
     known = [value for value in values if not math.isnan(value)]
     interval = sign_flip_interval(known)
     judgement = claimed.judge(interval) if known else "cannot tell"
     return Decision(judgement, interval, sign_flip_p(known), len(values) - len(known))
 
 
-def rule(
-    claim: Claim, claimed: Above | Between, *, method: str = "", primary: bool = False, besides: str = ""
-) -> Ruling:
-    """Judge each task, then all of them together. `claimed` holds if the claim has nothing of its own."""
-    claimed = claim.claimed or claimed
-    by_task = {task: decide(some, claimed) for task, some in claim.values.items()}
+def rule(claim: Claim, *, method: str = "", primary: bool = False, besides: str = "") -> Ruling:
+    """Judge each task, then all of them together. besides: what else is to be said."""
+    claimed = claim.claimed
     pooled = decide(pool(claim.values), claimed)
-    said = "; ".join(f"{task} {decision}" for task, decision in by_task.items()) if len(by_task) > 1 else ""
+    by_task: dict[str, Decision] = {}
+    if len(claim.values) > 1:
+        by_task = {task: decide(values, claimed) for task, values in claim.values.items()}
     because = f"{claim.what}: {pooled.effect}, p = {pooled.p:.2g} ({claimed})."
-    because += f" By task: {said}." if said else ""
+    if by_task:
+        because += f" By task: {'; '.join(f'{task} {decision}' for task, decision in by_task.items())}."
     return Ruling(
         claim.text,
         pooled.judgement,
@@ -163,7 +167,7 @@ def rule(
         method,
         primary,
         pooled,
-        by_task if said else {},
+        by_task,
         claim.paper,
         _otherwise(pooled, claimed),
     )
@@ -178,39 +182,37 @@ def _otherwise(decision: Decision, claimed: Above | Between) -> str:
         return "seeds that have a value"
     if interval.n < _FEWEST:
         return f"{_FEWEST} seeds or more"
+    # Intervals shrink with the square root of the number of seeds.
     room = claimed.room(interval.value)
     needed = math.ceil(interval.n * ((interval.high - interval.low) / 2 / room) ** 2) if room else _MANY
     needed = max(needed, interval.n + 1)
     return f"about {needed} seeds, if their mean stays" if needed < _MANY else "more seeds than can be run"
 
 
-def rules(
-    method: str, claimed: Above | Between, *claims: Claim, besides: str = "", primary: bool = True
-) -> list[Ruling]:
-    """Claims about one method: the first is primary, and has `besides`; `claimed` holds for those without their own."""
+def rules(method: str, *claims: Claim, besides: str = "", primary: bool = True) -> list[Ruling]:
+    """Judge claims about one method: the first is primary (unless none is), and has `besides`."""
     first, *others = claims
     return [
-        rule(first, claimed, method=method, primary=primary, besides=besides),
-        *(rule(one, claimed, method=method) for one in others),
+        rule(first, method=method, primary=primary, besides=besides),
+        *(rule(claim, method=method) for claim in others),
     ]
 
 
 def pool(values: Values) -> list[float]:
     """The mean over tasks for each seed; NaN where a task has no value. Tasks without any do not count."""
-    known = [some for some in values.values() if not all(map(math.isnan, some))]
+    known = [seeds for seeds in values.values() if not all(map(math.isnan, seeds))]
     return [statistics.fmean(seed) for seed in zip(*known, strict=False)] if known else []
 
 
-def settle(claim: str, holds: bool | None, because: str, *, method: str = "", paper: str = "") -> Ruling:
-    """A claim in which nothing is random: it holds, or it does not, or (None) there is nothing to judge it by."""
-    judgement: Judgement = "cannot tell" if holds is None else "supported" if holds else "contradicted"
-    return Ruling(claim, judgement, because, method, paper=paper, otherwise="an error in the code")
+def settle(claim: str, holds: bool, because: str, *, method: str) -> Ruling:
+    """Judge a claim in which nothing is random: it holds, or it does not."""
+    return Ruling(claim, "supported" if holds else "contradicted", because, method, otherwise="an error in the code")
 
 
-def relative(one: float, other: float) -> float:
-    """How much larger one value is than another, from -1 to 1; a factor of two is a third. NaN if both are 0."""
-    size = abs(one) + abs(other)
-    return (one - other) / size if size else math.nan
+def relative(first: float, second: float) -> float:
+    """How much larger the first value is than the second, from -1 to 1; a factor of two is 1/3. NaN if both are 0."""
+    size = abs(first) + abs(second)
+    return (first - second) / size if size else math.nan
 
 
 def least(*values: float) -> float:

@@ -1,20 +1,38 @@
 """What an experiment is, and what it gives.
 
-An experiment says what to measure (`measurements`): each is a function of the lab and a key, gives plain data and names
-the searches whose circuits it needs. The runner does all searches and all measurements of all experiments, each once,
-side by side, through the run store; then `judge` makes tables, figures and rulings of what was measured. So settings
-are enumerated once, and an interrupted run goes on where it stopped.
+An experiment is two functions. `measurements` says what to measure: each `Measurement` is a function of the lab and a
+key, which gives plain data, and names the searches whose circuits it needs. `judge` makes tables, figures and rulings
+of what was measured, and measures nothing. The runner stands between them: it does all searches and all measurements
+of all experiments, each once, side by side, through the run store. So whatever is interrupted resumes, and no claim is
+worded after looking at the numbers.
+
+    class EdgesKey(NamedTuple):  # all that determines the value, besides model, circuits and held-out pairs
+        task: str
+        method: str
+        seed: int
+
+    def shared_edges(lab: Lab, key: EdgesKey) -> int:
+        ns, dn = (lab.circuits(key.task, key.method, direction, key.seed)[100] for direction in ("ns", "dn"))
+        return len(ns & dn)
+
+    def _measurements(lab: Lab) -> Iterator[Measurement]:
+        for task, method, seed in lab.grid():
+            yield Measurement(shared_edges, EdgesKey(task, method, seed), (Search(task, method, seed, ("ns", "dn")),))
+
+    def _judge(lab: Lab, measured: Measured) -> Outcome: ...  # measured[EdgesKey("ioi", "eap", 0)] is a number
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gatewise.methods.base import SearchDirection
 from gatewise_paper.claims import Ruling
+from gatewise_paper.measured import Measured
 from gatewise_paper.naming import DIRECTIONS
+from gatewise_paper.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +40,6 @@ if TYPE_CHECKING:
     from gatewise_paper.lab import Lab
     from gatewise_paper.presets import Preset
 
-Measured = Mapping[Any, Any]  # what was measured, by key, in the order of the experiment
-Value = TypeVar("Value")
 Variant = Literal["", "connected", "untrimmed", "fixed pairs", "twice the pairs", "two masks"]
 """What is otherwise in a search:
 
@@ -36,9 +52,18 @@ Variant = Literal["", "connected", "untrimmed", "fixed pairs", "twice the pairs"
 """
 
 
+class SearchName(NamedTuple):
+    """What a search is about, whatever its directions."""
+
+    task: str
+    method: str
+    seed: int
+    variant: Variant
+
+
 @dataclass(frozen=True, order=True)
 class Search:
-    """Circuits of all of a preset's sizes, in some directions."""
+    """Circuits of all sizes that a preset has for a method and task, in several directions."""
 
     task: str
     method: str
@@ -47,12 +72,18 @@ class Search:
     variant: Variant = ""
 
     @property
-    def about(self) -> tuple[str, str, int, Variant]:
-        return self.task, self.method, self.seed, self.variant
+    def name(self) -> SearchName:
+        return SearchName(self.task, self.method, self.seed, self.variant)
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether its circuits are read off those of another search."""
+        of_first_seed = self.method == "acdc" and self.variant == "fixed pairs" and self.seed == 0
+        return self.variant in ("connected", "two masks", "untrimmed") or of_first_seed
 
     def __str__(self) -> str:
-        name = f"{self.method} ({self.variant})" if self.variant else self.method
-        return f"{name} {', '.join(self.directions)} on {self.task}, seed {self.seed}"
+        method = f"{self.method} ({self.variant})" if self.variant else self.method
+        return f"{method} {', '.join(self.directions)} on {self.task}, seed {self.seed}"
 
 
 class TaskKey(NamedTuple):
@@ -71,11 +102,11 @@ class SeedKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One thing to measure, a cell of an experiment.
+    """A value to measure.
 
     `work` is a function of a module. The key is a named tuple of plain values: with the circuits of the searches, the
-    held-out pairs of its `task` if it has one, and the model it says all that determines the result. by_scores: the
-    result depends on the scores of these circuits too.
+    held-out pairs of its `task` if it has one, and the model it says all that determines the value. by_scores: the
+    value depends on the scores of these circuits too.
     """
 
     work: Callable[[Lab, Any], Any]
@@ -92,25 +123,8 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of text and numbers. Numbers are shown with three significant digits unless they are text already."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str | int | float | None]]
-    note: str = ""  # what the numbers are over: seeds, examples, what ± means
-
-
-def by_size(title: str, columns: Mapping[str, Mapping[int, str | None]], note: str, *, first: str = "edges") -> Table:
-    """Sizes down, one column for each mapping of sizes; what a column does not have stays empty."""
-    sizes = sorted({size for column in columns.values() for size in column})
-    rows = [[size, *(column.get(size) for column in columns.values())] for size in sizes]
-    return Table(title, [first, *columns], rows, note)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What an experiment found."""
+class Outcome:
+    """What an experiment gives."""
 
     tables: Sequence[Table]  # ours
     rulings: Sequence[Ruling]
@@ -127,10 +141,6 @@ class Result:
         }
 
 
-def _ready(preset: Preset) -> None:
-    """Experiments that need more than the model raise a GatewiseError here if they do not have it."""
-
-
 @dataclass(frozen=True)
 class Experiment:
     """One experiment of the paper."""
@@ -140,19 +150,5 @@ class Experiment:
     claim: str  # the paper's, in one sentence
     labels: Sequence[str]  # of the paper's figures and tables
     measurements: Callable[[Lab], Iterable[Measurement]]
-    judge: Callable[[Lab, Measured], Result]
-    check: Callable[[Preset], None] = _ready
-
-
-def group(measured: Mapping[Any, Value], *fields: str) -> dict[Any, list[Value]]:
-    """Values by some fields of their keys (by a tuple of them if there are several), in the order of measuring."""
-    found: dict[Any, list[Value]] = {}
-    for key, value in measured.items():
-        at = tuple(getattr(key, name) for name in fields)
-        found.setdefault(at if len(fields) > 1 else at[0], []).append(value)
-    return found
-
-
-def of_kind(measured: Measured, kind: type) -> dict[Any, Any]:
-    """What was measured under keys of one kind."""
-    return {key: value for key, value in measured.items() if isinstance(key, kind)}
+    judge: Callable[[Lab, Measured], Outcome]
+    check: Callable[[Preset], None] = lambda preset: None  # raises a GatewiseError if what it needs is not there

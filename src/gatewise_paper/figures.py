@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gatewise.statistics import Interval
 from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES, task_name
@@ -23,7 +23,6 @@ else:  # matplotlib is optional
 DIRECTION_COLOURS = {"ns": "#0072B2", "dn": "#D55E00", "ns+dn": "#009E73"}
 METHOD_COLOURS = {"acdc": "#CC79A7", "eap": "#E69F00", "edge-pruning": "#56B4E9"}
 BASELINE_COLOUR = "#777777"
-_CHARACTER = 0.035  # about how much of a narrow axis one character of a tick's name takes
 MARKERS = {"ns": "o", "dn": "s", "ns+dn": "^", "acdc": "o", "eap": "s", "edge-pruning": "^"}
 LINES = {"ns": "--", "dn": ":", "ns+dn": "-"}
 _MOST_TICKS = 7  # of an axis over many orders of magnitude
@@ -41,47 +40,43 @@ _LOOK: dict[Any, Any] = {
 }
 
 
-def panels(rows: int, columns: int, *, width: float = 3.2, height: float = 2.6, **more: Any) -> tuple[Figure, Any]:
+def panels(
+    rows: int, columns: int, *, width: float = 3.2, height: float = 2.6, sharey: Literal["row"] | bool = False
+) -> tuple[Figure, Any]:
     """A figure with a grid of axes, [rows][columns], always two-dimensional."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, **more)
+    return figure, figure.subplots(rows, columns, squeeze=False, sharey=sharey)
 
 
 def by_task_and_method(
-    tasks: Sequence[str], methods: Sequence[str], fill: Callable[[Any, str, str], None], label: str = "", **more: Any
+    tasks: Sequence[str], methods: Sequence[str], fill: Callable[[Any, str, str], None], label: str = "", **shape: Any
 ) -> Figure:
-    """Panels with titles: tasks down, methods across."""
+    """Panels with titles: tasks down, methods across. shape: as for `panels`."""
 
-    def titled(at: Any, task: str, method: str) -> None:
-        fill(at, task, method)
-        below = at.get_title()
-        at.set_title(f"{METHOD_NAMES[method]}, {task_name(task)}{below and chr(10)}{below}")
+    def fill_titled(axes: Any, task: str, method: str) -> None:
+        fill(axes, task, method)
+        below = axes.get_title()
+        axes.set_title(f"{METHOD_NAMES[method]}, {task_name(task)}{below and chr(10)}{below}")
 
-    return filled(tasks, methods, titled, label, **more)
+    return filled(tasks, methods, fill_titled, label, **shape)
 
 
 def filled(
-    rows: Sequence[Any],
-    columns: Sequence[Any],
-    fill: Callable[[Any, Any, Any], None],
-    label: str = "",
-    *,
-    legend_columns: int | None = None,
-    **more: Any,
+    rows: Sequence[Any], columns: Sequence[Any], fill: Callable[[Any, Any, Any], None], label: str = "", **shape: Any
 ) -> Figure:
-    """Panels, each filled by a call with its axes, row and column; one legend of all below."""
-    figure, axes = panels(len(rows), len(columns), **more)
-    for line, row in zip(axes, rows, strict=True):
-        for at, column in zip(line, columns, strict=True):
-            fill(at, row, column)
+    """Panels, each filled by a call with its axes, row and column; one legend of all below. shape: as for `panels`."""
+    figure, grid = panels(len(rows), len(columns), **shape)
+    handles: dict[str, Any] = {}
+    for line, row in zip(grid, rows, strict=True):
+        for axes, column in zip(line, columns, strict=True):
+            fill(axes, row, column)
+            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+                handles.setdefault(name, handle)
         line[0].set_ylabel(label)
-    drawn = [at.get_legend_handles_labels() for line in axes for at in line]
-    known = {label: handle for some in reversed(drawn) for handle, label in zip(*some, strict=True)}
-    labels = list(dict.fromkeys(label for _, some in drawn for label in some))
-    if labels:
-        legend_below(figure, [known[label] for label in labels], labels, columns=legend_columns)
+    if handles:
+        legend_below(figure, list(handles.values()), list(handles))
     return figure
 
 
@@ -91,35 +86,26 @@ def direction_style(direction: str) -> dict[str, Any]:
     return {**look, "markersize": 4, "label": DIRECTION_NAMES[direction]}
 
 
-def bars(at: Any, shift: int, values: Sequence[float], errors: Any, **style: Any) -> None:
-    """One of three bars at each place, with lines for their errors."""
-    places = [place + 0.27 * (shift - 1) for place in range(len(values))]
-    at.bar(places, values, 0.25, yerr=errors, error_kw={"linewidth": 0.8, "capsize": 2}, **style)
-    at.grid(axis="x", visible=False)
+def bars(axes: Any, shift: int, values: Sequence[float], errors: Any, **style: Any) -> None:
+    """One of three bars at each tick, with lines for their errors."""
+    positions = [tick + 0.27 * (shift - 1) for tick in range(len(values))]
+    axes.bar(positions, values, 0.25, yerr=errors, error_kw={"linewidth": 0.8, "capsize": 2}, **style)
+    axes.grid(axis="x", visible=False)
 
 
 def errors(values: Sequence[float], intervals: Iterable[Interval]) -> list[list[float]]:
     """Lengths of error bars, downwards and upwards; 0 where an interval is not known."""
+    lengths: list[list[float]] = [[], []]
+    for value, interval in zip(values, intervals, strict=True):
+        for side, length in zip(lengths, (value - interval.low, interval.high - value), strict=True):
+            side.append(max(0.0, length) if math.isfinite(length) else 0.0)
+    return lengths
 
-    def length(one: float, other: float) -> float:
-        return max(0.0, one - other) if math.isfinite(one - other) else 0.0
 
-    ends = [(length(v, i.low), length(i.high, v)) for v, i in zip(values, intervals, strict=True)]
-    return [[low for low, _ in ends], [high for _, high in ends]]
-
-
-def size_axis(axes: Axes, sizes: tuple[int, ...] | list[int]) -> None:
-    """A logarithmic axis of numbers of edges, with a tick for each size; of sizes that are close, one is named."""
+def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    """A logarithmic axis of numbers of edges, with a tick for each size."""
     axes.set_xscale("log")
-    sizes, names = sorted(sizes), dict[int, str]()
-    free = math.inf  # where the name after it begins, as a share of the axis
-    for size in reversed(sizes):
-        place, name = math.log(size / sizes[0]) / max(math.log(sizes[-1] / sizes[0]), 1e-9), f"{size:,}"
-        half = _CHARACTER * len(name) / 2
-        fits = place + half <= free
-        names[size] = name if fits else ""
-        free = place - half - _CHARACTER if fits else free
-    axes.set_xticks(sizes, [names[size] for size in sizes])
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=90, fontsize=7)  # upright, since many are close
     axes.minorticks_off()
     axes.set_xlabel("edges")
 

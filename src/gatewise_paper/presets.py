@@ -1,8 +1,7 @@
 """How large: presets of the same experiments, and what was decided before looking at any result.
 
-Methods that rank all edges at once are run at the shares of the graph that the paper's 100 to 5,000 edges are of
-GPT-2's 32,491 (0.3 to 15 %), and at the sizes that were chosen by a calibration (`calibration.py`); others at its
-primary sizes. Edge Pruning trains at the larger of these, and its masks rank the edges for the smaller.
+What is declared for all presets alike (which differences are too small to matter, which effects are none) stands in
+`claims.py` and `bottlenecks.py`; which sizes circuits have, and why, in `sizes.py`.
 """
 
 from __future__ import annotations
@@ -11,30 +10,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
-from gatewise_paper.size_calibration import MEASURES, REDUNDANCY, ChosenSizes, committed
+from gatewise_paper.naming import plain_task
+from gatewise_paper.size_calibration import MEASURES, ChosenSizes, TaskSizes, committed
 
-_PAPER_SIZES = (100, 200, 500, 1_000, 2_000, 5_000)
-_PAPER_EDGES = 32_491
-_NEAR = 2  # times a size
-STAND_IN = "backup"
+PAPER_SIZES = (100, 200, 500, 1_000, 2_000, 5_000)
+PAPER_EDGES = 32_491  # of GPT-2 small
+FORGET, KEEP = "forget", "keep"  # tasks of the pairs to unlearn, and of some to keep
+IOI_TEMPLATE = "ioi-template"  # to be forgotten where nothing harmful is at hand, see unlearning_data.py
 SAFE_RLHF = "PKU-Alignment/PKU-SafeRLHF"
-FORGET = "forget"  # the task of the pairs to unlearn
-
-
-def _shares(graph: Graph) -> set[int]:
-    """The paper's sizes, as shares of its graph."""
-    return {max(2, round(size * graph.n_edges / _PAPER_EDGES)) for size in _PAPER_SIZES}
-
-
-def plain_task(task: str) -> str:
-    """The name of a task without its options."""
-    return task.partition(":")[0]
+DTYPE = "float32"
+THREADS = 1  # of each process; searches run in several processes instead
 
 
 class LeftOutError(GatewiseError):
     """An experiment has nothing to do with the methods that were asked for."""
+
+
+@dataclass(frozen=True)
+class MethodSetup:
+    """How a preset runs one method."""
+
+    pairs: int  # to search on; every seed has its own
+    seeds: int  # fewer than six decide nothing
+    own_seeds: Mapping[str, int] = field(default_factory=dict)  # of single experiments instead
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    sizes: Sequence[int] = ()  # in place of the calibrated ones
+    measures: Sequence[str] = MEASURES  # whose primary sizes it has
+    left_out: Sequence[str] = ()  # experiments that do without it
+
+    def seeds_for(self, experiment: str) -> int:
+        return self.own_seeds.get(experiment, self.seeds)
+
+
+class Ablating(NamedTuple):
+    """How gates and single edges are removed."""
+
+    repeats: int = 30  # draws of two edges for each gate
+    gates: int | None = None  # of each type and seed; None: all
+    pairs: int | None = None  # to measure removals on; None: all there are
+
+    def pairs_of(self, available: int) -> int:
+        return available if self.pairs is None else min(self.pairs, available)
 
 
 class Fitting(NamedTuple):
@@ -45,254 +62,207 @@ class Fitting(NamedTuple):
     sets: int = 20  # K, for each score
     draws: int = 10  # of two edges, for each K
 
-    def __str__(self) -> str:
-        return f"{len(self.scales)} sizes, {self.sets} sets of {self.draws} draws on {self.pairs} pairs"
+
+class Testing(NamedTuple):
+    """How gates are found by test, beside those by set difference."""
+
+    pairs: int = 32  # half to search on and half to test on; every seed has its own
+    seeds: int = 6
+    tasks: tuple[str, ...] | None = None  # None: all of the preset
+
+
+class Forgetting(NamedTuple):
+    """What is to be unlearned."""
+
+    source: str = IOI_TEMPLATE  # or the dataset PKU-SafeRLHF, or a file
+    sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50)  # edges to remove
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What the experiments run on. What matters to a result is part of its key in the run store."""
+    """What the experiments run on. What matters to a value is part of its key in the run store."""
 
     name: str
     model: str
-    pairs: Mapping[str, int]  # to search on, by method; every seed has its own
-    held_out: int  # to measure on
-    seeds: Mapping[str, int]  # by method; fewer than six decide nothing
-    own_seeds: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of some experiments instead, by method
-    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the methods
-    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by method, in place of the calibration's
-    curves: tuple[str, ...] = ("eap",)  # methods that have the paper's shares too
-    measures: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By method without curves: the measures whose primary sizes it has; all of them by default."""
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by method: experiments that do without it
-    judged_sizes: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
-    """By measure and task: the sizes that verdicts are about, chosen by a calibration; without one all of them."""
-    primary_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By measure and task: the size nearest to half of the effect; where gates are split it is that of faithfulness."""
-    smallest: float = 0.05  # differences up to this do not matter: shares, accuracies, KL as a share of its range
-    smallest_cost: float = 0.1  # the same for ratios of times
-    floor: float = 0.01  # share of the KL between the runs below which what is removed together has no effect
-    repeats: int = 30  # removals for each receiver
-    removed_gates: int | None = None  # of each type and seed, in experiments that remove gates; None: all
-    removal_pairs: int | None = None  # to measure removals of gates and of single edges on; None: all there are
-    sampled_pairs: int = 16  # of the held-out pairs, for the metric of completeness that samples sets of edges
-    fitting: Fitting = field(default_factory=Fitting)
-    gate_pairs: int = 32  # to find tested gates with, half to search on and half to test on; every seed has its own
+    setups: Mapping[str, MethodSetup]  # of all methods
+    held_out: int  # pairs to measure on
+    methods: tuple[str, ...] = ("acdc", "eap", "edge-pruning")  # that are run
     tasks: tuple[str, ...] = ("ioi", "gt", "sa")
-    gates_tested_on: tuple[str, ...] | None = None  # tasks with tested gates beside those of the split; None: all
-    methods: tuple[str, ...] = ("acdc", "eap", "edge-pruning")
-    dtype: str = "float32"
-    threads: int = 1  # of each process; searches run in several processes instead
-    forget: str = STAND_IN  # what to unlearn: the backup, the dataset PKU-SafeRLHF, or a file
-    forget_sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50)  # edges to remove for unlearning
-    costly: float = 0.05  # share of the KL between the runs that an edge costs alone if it is costly
-    candidates: int = 100  # edges by Ns and by Dn that may be costly alone, the strongest
+    sampled_pairs: int = 16  # of the held-out pairs, for the metric of completeness that samples sets of edges
+    ablating: Ablating = field(default_factory=Ablating)
+    fitting: Fitting = field(default_factory=Fitting)
+    testing: Testing = field(default_factory=Testing)
+    forgetting: Forgetting = field(default_factory=Forgetting)
+    calibration: Mapping[str, TaskSizes] = field(default_factory=dict)  # by task, see size_calibration.py
     note: str = ""  # what a reader of the results has to know
-
-    def sizes_for(self, method: str, graph: Graph, task: str) -> tuple[int, ...]:
-        """Ascending."""
-        if task == FORGET:
-            return self.forget_sizes
-        if self.sizes.get(method):
-            return tuple(sorted(set(self.sizes[method])))
-        plain = plain_task(task)
-        own = self.measures.get(method, MEASURES)
-        primary = [self.primary_sizes.get(measure, {}) for measure in own]
-        chosen = {sizes[plain] for sizes in primary if plain in sizes}
-        shares = _shares(graph)
-        if method in self.curves:
-            chosen |= shares.union(*(self.judged_sizes.get(measure, {}).get(plain, ()) for measure in MEASURES))
-        return tuple(sorted(chosen or shares))
-
-    def measured_sizes(
-        self, measure: str, method: str, graph: Graph, task: str, *, judged: bool = False
-    ) -> tuple[int, ...]:
-        """Those at which a measure is taken: those that verdicts are about, and the paper's shares near them.
-
-        Further away all circuits do nothing, or everything, by the calibration. judged: without the paper's shares.
-        """
-        sizes, plain = self.sizes_for(method, graph, task), plain_task(task)
-        wanted = set(self.judged_sizes.get(measure, {}).get(plain, ()))
-        if not wanted:
-            return sizes
-        wanted.add(self.primary_sizes[measure][plain])
-        near = {n for n in _shares(graph) if min(wanted) <= _NEAR * n and n <= _NEAR * max(wanted)}
-        return tuple(size for size in sizes if size in (wanted if judged else wanted | near))
 
     @property
     def tested_tasks(self) -> tuple[str, ...]:
-        chosen = self.gates_tested_on
+        """Tasks with tested gates."""
+        chosen = self.testing.tasks
         return tuple(task for task in self.tasks if chosen is None or plain_task(task) in chosen)
 
-    def for_removals(self, pairs: int) -> int:
-        """On how many of so many pairs removals are measured."""
-        return pairs if self.removal_pairs is None else min(self.removal_pairs, pairs)
-
     @property
-    def pool(self) -> int:
+    def search_pairs(self) -> int:
         """Pairs from which all seeds draw theirs, without overlap; not a matter of which methods are run."""
-        every = (self.seeds, *self.own_seeds.values())
-        most = {m: max(seeds.get(m, 0) for seeds in every) for m in self.pairs}
-        most["eap"] = max(most["eap"], 2 * self.seeds_for("stability").get("eap", 0))  # its control has twice the pairs
-        return max(self.pairs[m] * most[m] for m in self.pairs)
-
-    @property
-    def gate_pool(self) -> int:
-        """Pairs beyond those, from which all seeds draw theirs for tested gates."""
-        return self.gate_pairs * max(self.seeds_for("tested-gates").values())
+        counts = []
+        for method, setup in self.setups.items():
+            seeds = max(setup.seeds, *setup.own_seeds.values(), self.testing.seeds)
+            if method == "eap":  # its control has twice the pairs
+                seeds = max(seeds, 2 * setup.seeds_for("stability"))
+            counts.append(setup.pairs * seeds)
+        return max(counts)
 
     def of(self, experiment: str) -> Preset:
         """For one experiment: without the methods that it does without."""
-        some = tuple(one for one in self.methods if experiment not in self.left_out.get(one, ()))
-        if not some:
+        methods = tuple(name for name in self.methods if experiment not in self.setups[name].left_out)
+        if not methods:
             raise LeftOutError(f"{experiment} does without {', '.join(self.methods)} in the preset {self.name}.")
-        return self if some == self.methods else replace(self, methods=some)
+        return replace(self, methods=methods)
 
-    def seeds_for(self, experiment: str) -> Mapping[str, int]:
+    def seeds_for(self, experiment: str = "", methods: Sequence[str] | None = None) -> dict[str, int]:
         """By method."""
-        return self.own_seeds.get(experiment, self.seeds)
-
-    def calibrated(self, found: ChosenSizes) -> Preset:
-        """With the sizes that a calibration chose."""
-        measures = (*MEASURES, REDUNDANCY)
-        by_measure = {m: {task: one[m] for task, one in found["tasks"].items() if m in one} for m in measures}
-        return replace(
-            self,
-            judged_sizes={
-                m: {task: tuple(one["judged"]) for task, one in some.items()} for m, some in by_measure.items()
-            },
-            primary_sizes={m: {task: one["primary"] for task, one in some.items()} for m, some in by_measure.items()},
-        )
+        return {name: self.setups[name].seeds_for(experiment) for name in methods or self.methods}
 
     @property
     def needs_calibration(self) -> bool:
-        return not self.sizes and not self.primary_sizes
+        return not self.calibration and not any(setup.sizes for setup in self.setups.values())
+
+    def calibrated(self, chosen: ChosenSizes) -> Preset:
+        """With the sizes that a calibration chose."""
+        return replace(self, calibration=chosen["tasks"])
 
     def as_committed(self) -> Preset:
         """With the sizes that were chosen for its model beforehand, if it has none and there are any."""
-        found = committed(self.model) if self.needs_calibration else None
-        return self if found is None else self.calibrated(found)
+        chosen = committed(self.model) if self.needs_calibration else None
+        return self if chosen is None else self.calibrated(chosen)
 
-    def changed(self, **changes: Any) -> Preset:
-        """With some fields replaced; a number for a field by method counts for all methods, one of seeds for all.
+    def changed(
+        self,
+        *,
+        pairs: int | None = None,
+        seeds: int | None = None,
+        sizes: Sequence[int] | None = None,
+        parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        tested_tasks: tuple[str, ...] | None = None,
+        **fields: Any,
+    ) -> Preset:
+        """With other numbers for all methods, other parameters by method, and other fields.
 
-        Another model, or other sizes, have nothing to do with what was chosen for those of the preset.
+        Seeds are then those of all experiments. Another model, or other sizes, have nothing to do with what was
+        chosen for those of the preset.
         """
-        if changes.keys() & {"model", "sizes"}:
-            changes = {"judged_sizes": {}, "primary_sizes": {}, **changes}
-        if isinstance(changes.get("seeds"), int):
-            changes.setdefault("own_seeds", {})
-        for name, value in changes.items():
-            if name in ("pairs", "seeds") and isinstance(value, int):
-                if value < 1:
-                    raise GatewiseError(f"{name} is {value}; expected 1 or more.")
-                changes[name] = dict.fromkeys(self.pairs, value)
-            if name == "sizes" and not isinstance(value, Mapping):
-                changes[name] = dict.fromkeys(self.pairs, tuple(value))
-        found = replace(self, **changes).as_committed()
-        unknown = set(changes.get("gates_tested_on") or ()) - set(map(plain_task, found.tasks))
-        if unknown:
+        for name, number in (("pairs", pairs), ("seeds", seeds)):
+            if number is not None and number < 1:
+                raise GatewiseError(f"{name} is {number}; expected 1 or more.")
+        testing = fields.get("testing", self.testing if seeds is None else self.testing._replace(seeds=seeds))
+        fields["testing"] = testing if tested_tasks is None else testing._replace(tasks=tested_tasks)
+        setups = fields.get("setups", self.setups)
+        numbers: dict[str, Any] = {} if pairs is None else {"pairs": pairs}
+        if seeds is not None:
+            numbers |= {"seeds": seeds, "own_seeds": {}}
+        if sizes is not None:
+            numbers["sizes"] = tuple(sizes)
+        if sizes is not None or "model" in fields:
+            fields.setdefault("calibration", {})
+        fields["setups"] = {
+            name: replace(setup, parameters={**setup.parameters, **(parameters or {}).get(name, {})}, **numbers)
+            for name, setup in setups.items()
+        }
+        preset = replace(self, **fields).as_committed()
+        unknown = set(preset.testing.tasks or ()) - set(map(plain_task, preset.tasks))
+        if tested_tasks and unknown:
             raise GatewiseError(
-                f"gates are to be tested on {', '.join(sorted(unknown))}; the tasks are {', '.join(found.tasks)}."
+                f"gates are to be tested on {', '.join(sorted(unknown))}; the tasks are {', '.join(preset.tasks)}."
             )
-        return found
+        return preset
 
 
-def _each(acdc: Any, eap: Any, edge_pruning: Any) -> dict[str, Any]:
-    return {"acdc": acdc, "eap": eap, "edge-pruning": edge_pruning}
-
-
+_EAP = MethodSetup(  # what samples or removes many sets of edges takes long
+    pairs=16, seeds=20, own_seeds={"misalignment": 6, "completeness-metrics": 6, "gate-ablation": 6, "cost": 6}
+)
 QUICK = Preset(
     name="quick",
     model="tiny",
-    pairs=_each(8, 16, 8),
     held_out=64,
+    setups={
+        "acdc": MethodSetup(pairs=8, seeds=6, own_seeds={"misalignment": 1}),
+        "eap": _EAP,
+        "edge-pruning": MethodSetup(
+            pairs=8, seeds=6, own_seeds={"misalignment": 1, "cost": 1}, parameters={"steps": 300}
+        ),
+    },
     sampled_pairs=8,
     fitting=Fitting(pairs=8, sets=10),
-    gate_pairs=64,  # on single pairs tiny is less sure than larger models
-    seeds=_each(6, 20, 6),
-    own_seeds={
-        "misalignment": _each(1, 6, 1),  # what samples many sets of edges takes long
-        "completeness-metrics": _each(6, 6, 6),
-        "gate-ablation": _each(6, 6, 6),
-        "tested-gates": _each(6, 6, 6),  # in all experiments that have them
-        "cost": _each(6, 6, 1),  # Edge Pruning has to train again for it
-    },
-    parameters={"edge-pruning": {"steps": 300}},
+    testing=Testing(pairs=64),  # on single pairs tiny is less sure than larger models
 ).as_committed()
-_LAPTOP: dict[str, Any] = {
-    "pairs": _each(8, 16, 8),
-    "held_out": 32,
-    "sampled_pairs": 8,
-    "fitting": Fitting((0.6, 0.8, 1.0, 1.2, 1.4), pairs=4, sets=4, draws=4),
-    # A circuit has hundreds of gates, and a removal takes up to 0.03 s for each pair.
-    "repeats": 4,
-    "removed_gates": 20,
-    "removal_pairs": 8,
-    "forget_sizes": (1, 5, 20, 50, 100, 200),
-    # Circuits of hundreds of edges take ACDC many minutes each: so it has the few edges of completeness, and no gates.
-    # Edge Pruning trains for a circuit that does the task: three edges do nothing, so it has the sizes of faithfulness.
-    "measures": {"acdc": ("completeness",), "edge-pruning": ("faithfulness",)},
-    "left_out": {
-        "acdc": (
-            "gate-ablation",
-            "faithfulness",
-            "completeness-metrics",
-            "misalignment",
-            "graph-study",
-            "contribution",
-            "proportion",
-        ),
-        "edge-pruning": ("completeness", "misalignment", "completeness-metrics", "unlearning"),
-    },
-    "parameters": {"edge-pruning": {"steps": 300}},
-}
-_LAPTOP_SEEDS = {
-    "gate-ablation": _each(1, 6, 6),
-    "tested-gates": _each(6, 6, 6),  # in all experiments that have them
-    "cost": _each(1, 6, 1),
-}
-LAPTOP = Preset(
+_GATES_AND_LARGE_CIRCUITS = (
+    *("gate-ablation", "graph-study", "contribution", "proportion", "misalignment"),
+    *("faithfulness", "completeness-metrics"),
+)
+_LAPTOP = Preset(
     name="laptop",
     model="gemma3-270m",
     methods=("acdc", "eap"),
-    **_LAPTOP,
-    seeds=_each(6, 20, 6),
-    own_seeds={  # what samples many sets of edges takes long
-        **_LAPTOP_SEEDS,
-        "misalignment": _each(1, 6, 1),
-        "completeness-metrics": _each(1, 6, 1),
+    held_out=32,
+    setups={
+        # Circuits of hundreds of edges take ACDC many minutes each: it has the few edges of completeness, and no gates.
+        "acdc": MethodSetup(
+            pairs=8, seeds=6, own_seeds={"cost": 1}, measures=("completeness",), left_out=_GATES_AND_LARGE_CIRCUITS
+        ),
+        "eap": _EAP,
+        # Edge Pruning trains for a circuit that does the task: three edges do nothing, so it has those of faithfulness.
+        "edge-pruning": MethodSetup(
+            pairs=8,
+            seeds=6,
+            own_seeds={"cost": 1},
+            parameters={"steps": 300},
+            measures=("faithfulness",),
+            left_out=("completeness", "misalignment", "completeness-metrics", "unlearning"),
+        ),
     },
+    sampled_pairs=8,
+    fitting=Fitting((0.6, 0.8, 1.0, 1.2, 1.4), pairs=4, sets=4, draws=4),
+    ablating=Ablating(repeats=4, gates=20, pairs=8),  # a removal takes up to 0.03 s for each pair
+    forgetting=Forgetting(sizes=(1, 5, 20, 50, 100, 200)),
     note="Where a method has fewer than six seeds its rows describe and decide nothing. Edge Pruning has pages of its "
     "own, by --methods edge-pruning --out FOLDER: it trains for three minutes, twice for Ns, Dn and Ns+Dn.",
-).as_committed()
-SMOLLM2 = Preset(
+)
+LAPTOP = _LAPTOP.as_committed()
+_FEWER = {  # seeds of SmolLM2, by method: of everything, of single experiments
+    "acdc": (3, {"unlearning": 1}),
+    "eap": (20, {"unlearning": 3, "contribution": 6, "completeness-metrics": 3}),
+    "edge-pruning": (1, {"gate-ablation": 6}),
+}
+SMOLLM2 = replace(
+    _LAPTOP,
     name="smollm2",
     model="smollm2-135m",
     methods=("eap",),
-    **_LAPTOP,
-    seeds=_each(3, 20, 1),
-    own_seeds={
-        **_LAPTOP_SEEDS,
-        "unlearning": _each(1, 3, 1),
-        "contribution": _each(1, 6, 1),
-        "misalignment": _each(1, 6, 1),
-        "completeness-metrics": _each(1, 3, 1),
+    setups={
+        name: replace(setup, seeds=_FEWER[name][0], own_seeds={**setup.own_seeds, **_FEWER[name][1]})
+        for name, setup in _LAPTOP.setups.items()
     },
-    gates_tested_on=("ioi",),
-    note="Gemma-3-270M decides; this model stands beside it, with EAP alone (--methods acdc or edge-pruning runs "
+    testing=Testing(tasks=("ioi",)),
+    note="Gemma-3-270M is the primary model; this one has EAP alone (--methods acdc or edge-pruning runs "
     "those, with few seeds), and with tested gates on IOI alone. What has fewer than six seeds describes and decides "
     "nothing.",
 ).as_committed()
 PAPER = Preset(
     name="paper",
     model="gpt2",
-    pairs=_each(32, 64, 64),
     held_out=128,
-    sizes=dict.fromkeys(("acdc", "eap", "edge-pruning"), _PAPER_SIZES),
-    seeds=_each(6, 20, 6),  # the paper's five could decide nothing
-    own_seeds={"stability": _each(30, 30, 30), "misalignment": _each(6, 6, 6), "tested-gates": _each(6, 6, 6)},
-    forget=SAFE_RLHF,
-    forget_sizes=_PAPER_SIZES,
+    setups={  # the paper's five seeds could decide nothing
+        "acdc": MethodSetup(pairs=32, seeds=6, own_seeds={"stability": 30}, sizes=PAPER_SIZES),
+        "eap": MethodSetup(pairs=64, seeds=20, own_seeds={"stability": 30, "misalignment": 6}, sizes=PAPER_SIZES),
+        "edge-pruning": MethodSetup(pairs=64, seeds=6, own_seeds={"stability": 30}, sizes=PAPER_SIZES),
+    },
+    forgetting=Forgetting(SAFE_RLHF, PAPER_SIZES),
 )
 PRESETS = {preset.name: preset for preset in (QUICK, LAPTOP, SMOLLM2, PAPER)}
+
+
+def find_preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise GatewiseError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}.")
+    return PRESETS[name]

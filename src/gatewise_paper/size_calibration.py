@@ -3,8 +3,8 @@
 A size says something where a circuit of that many edges neither does nothing nor everything: where the mean of EAP's
 Ns and Dn circuits lies between 10 and 90 % of the range from the empty circuit to the full graph. That is asked once
 for each model, task and measure, on pairs that no experiment searches or measures on. Redundancy is completeness with
-all edges left in place that are costly alone; its range ends where all others are removed. `gatewise reproduce
---calibrate FILE` writes it; `size_calibration.json` has it for the models of the presets, from before their results.
+all bottleneck edges left in place; its range ends where all others are removed. `gatewise reproduce --calibrate FILE`
+writes it; `size_calibration.json` has it for the models of the presets, from before their results.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.evaluation import evaluate
 from gatewise.methods import discover_all
 from gatewise.methods.provenance import versions
 from gatewise.tasks import Task, task
-from gatewise_paper.bottlenecks import costly_edges, strongest_others
+from gatewise_paper.bottlenecks import BOTTLENECK, CANDIDATES, best_of_others, find_bottlenecks
 
 if TYPE_CHECKING:
     from gatewise_paper.lab import Lab
@@ -31,52 +31,72 @@ SEED = 1_000  # of the pairs; experiments have 0
 MOST_SHARE = 5_000 / 32_491  # of the graph: the paper's largest circuits
 _RANGE = (0.1, 0.9)
 _MOST = 4  # sizes for each measure, besides the primary one
-ChosenSizes = Mapping[str, Any]  # of one model; by task and measure "sizes", "shares", "judged", "primary"
+
+
+class MeasureSizes(TypedDict):
+    """What a calibration chose for one measure of one task."""
+
+    sizes: Sequence[int]  # that were tried
+    shares: Sequence[float]  # normalised KL at each
+    judged: Sequence[int]  # those that verdicts are about
+    primary: int  # the one nearest to half of the effect
+
+
+TaskSizes = Mapping[str, MeasureSizes]  # by measure
+ChosenSizes = Mapping[str, Any]  # of one model: "tasks" has TaskSizes by task
 
 
 def committed(model: str) -> ChosenSizes | None:
     """What was chosen for a model, if it was."""
     text = files("gatewise_paper").joinpath("size_calibration.json").read_text(encoding="utf-8")
-    found: ChosenSizes | None = json.loads(text).get(model)
-    return found
+    chosen: ChosenSizes | None = json.loads(text).get(model)
+    return chosen
 
 
 def calibrate(lab: Lab) -> dict[str, Any]:
-    """Choose for the lab's model."""
-    preset, model = lab.preset, lab.model
+    """Choose sizes for the lab's model."""
+    preset, model, pairs = lab.preset, lab.model, lab.preset.setups["eap"].pairs
     sizes = grid(round(MOST_SHARE * model.graph.n_edges))
-    tasks: dict[str, Any] = {}
+    tasks: dict[str, TaskSizes] = {}
     for name in preset.tasks:
-        own = calibration_task(lab, name)
-        circuits = discover_all(model, own.train, "eap", ("ns", "dn"), sizes=sizes, seed=SEED)
-        both = [evaluate(model, own.test, some, random_circuits=0) for some in circuits.values()]
-        curves = {
-            "faithfulness": [
-                [float(one.faithfulness) / float(one.empty.kl_from_full) for one in some] for some in both
-            ],
-            "completeness": [[one.destroyed for one in some] for some in both],
-            REDUNDANCY: redundancy_curves(lab, own, [some[0] for some in circuits.values()], sizes),
+        calibration = calibration_task(lab, name)
+        circuits = discover_all(model, calibration.train, "eap", ("ns", "dn"), sizes=sizes, seed=SEED)
+        faithfulness, completeness = [], []
+        for of_direction in circuits.values():
+            evaluations = evaluate(model, calibration.test, of_direction, random_circuits=0)
+            faithfulness.append([float(e.faithfulness) / float(e.empty.kl_from_full) for e in evaluations])
+            completeness.append([evaluation.destroyed for evaluation in evaluations])
+        redundancy = redundancy_curves(lab, calibration, [ranked[0] for ranked in circuits.values()], sizes)
+        tasks[name] = {
+            "faithfulness": choose(sizes, mean_curve(faithfulness)),
+            "completeness": choose(sizes, mean_curve(completeness)),
+            REDUNDANCY: choose(sizes, mean_curve(redundancy)),
         }
-        tasks[name] = {measure: choose(sizes, mean_curve(some)) for measure, some in curves.items()}
-    about = {"pairs": preset.pairs["eap"], "held_out": preset.held_out, "seed": SEED}
+    about = {"pairs": pairs, "held_out": preset.held_out, "seed": SEED}
     return {"weights": model.fingerprint, **about, "versions": versions(), "tasks": tasks}
 
 
 def calibration_task(lab: Lab, name: str) -> Task:
     """Pairs that no experiment searches or measures on."""
-    preset = lab.preset
-    return task(name, lab.model, examples=preset.pairs["eap"], test_examples=preset.held_out, seed=SEED)
+    examples, held_out = lab.preset.setups["eap"].pairs, lab.preset.held_out
+    return task(name, lab.model, examples=examples, test_examples=held_out, seed=SEED)
 
 
-def redundancy_curves(lab: Lab, own: Task, ranked: Iterable[Circuit], sizes: Sequence[int]) -> list[list[float]]:
-    """What is destroyed by removing the best edges of each ranking that are not costly, of what all of them do."""
-    preset, model = lab.preset, lab.model
-    limits: dict[str, Any] = {"candidates": preset.candidates, "smallest": preset.costly}
-    left = costly_edges(model, own.train, "eap", removed_on=preset.for_removals(preset.pairs["eap"]), **limits)
-    some = [strongest_others(circuit, left, sizes) for circuit in ranked]
-    (end,) = evaluate(model, own.test, [~model.graph.circuit(list(left))], random_circuits=0)
-    curves = [evaluate(model, own.test, circuits, random_circuits=0) for circuits in some]
-    return [[one.destroyed / end.destroyed for one in curve] for curve in curves]
+def redundancy_curves(
+    lab: Lab, calibration: Task, rankings: Iterable[Circuit], sizes: Sequence[int]
+) -> list[list[float]]:
+    """What removing the best edges of each ranking destroys, bottlenecks left in place, as a share of what all do."""
+    model, pairs = lab.model, lab.preset.ablating.pairs_of(len(calibration.train))
+    left = find_bottlenecks(
+        model, calibration.train, "eap", removed_on=pairs, candidates=CANDIDATES, smallest=BOTTLENECK
+    )
+    (end,) = evaluate(model, calibration.test, [~model.graph.circuit(list(left))], random_circuits=0)
+    curves = []
+    for ranking in rankings:
+        circuits = best_of_others(ranking, left, sizes)
+        evaluations = evaluate(model, calibration.test, circuits, random_circuits=0)
+        curves.append([evaluation.destroyed / end.destroyed for evaluation in evaluations])
+    return curves
 
 
 def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
@@ -84,11 +104,11 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
 
 
 def grid(largest: int) -> list[int]:
-    """Each about 1.4 times the one before."""
+    """Sizes up to the largest, each about 1.4 times the one before."""
     return list(dict.fromkeys(round(2 ** (i / 2)) for i in range(64) if round(2 ** (i / 2)) <= largest))
 
 
-def choose(sizes: Sequence[int], shares: Sequence[float]) -> dict[str, Any]:
+def choose(sizes: Sequence[int], shares: Sequence[float]) -> MeasureSizes:
     """The sizes within the range, a few of them; and the one nearest to its middle, which need not be within."""
     low, high = _RANGE
     inside = [size for size, share in zip(sizes, shares, strict=True) if low <= share <= high]
@@ -97,4 +117,4 @@ def choose(sizes: Sequence[int], shares: Sequence[float]) -> dict[str, Any]:
     if len(inside) > _MOST:
         spread = {inside[round(i * (len(inside) - 1) / (_MOST - 1))] for i in range(_MOST)}
         inside = sorted({*spread, primary})
-    return {"sizes": list(sizes), "shares": [round(one, 3) for one in shares], "judged": inside, "primary": primary}
+    return {"sizes": list(sizes), "shares": [round(share, 3) for share in shares], "judged": inside, "primary": primary}

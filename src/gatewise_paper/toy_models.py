@@ -37,18 +37,28 @@ class ToyRow:
     method: str
     recovery: dict[str, Recovery]  # by gate type
     found_by_seed: dict[str, list[int]]  # edges of the gate found, for each seed
-    choices: dict[str, int]  # different sets found over the seeds
     faithful: bool  # with every seed
     complete: bool
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """As in the table: a recovery for each gate, faithful, complete."""
+        return (*(self.recovery[gate] for gate in GATES), *(_YES[holds] for holds in (self.faithful, self.complete)))
 
-PAPER: dict[tuple[str, str], tuple[Recovery, Recovery, Recovery, bool, bool]] = {
-    ("ns", "acdc"): ("full", "partial", "full", True, False),
-    ("ns", "eap"): ("full", "none", "full", False, False),
-    ("ns", "edge-pruning"): ("full", "partial", "full", True, False),
-    ("dn", "acdc"): ("partial", "full", "full", False, True),
-    ("dn", "eap"): ("none", "full", "full", False, False),
-    ("dn", "edge-pruning"): ("partial", "full", "full", False, True),
+    @property
+    def printed(self) -> tuple[str, ...]:
+        """The paper's entries."""
+        return PAPER[self.direction, self.method]
+
+
+_YES = {True: "yes", False: "no"}
+PAPER: dict[tuple[str, str], tuple[str, ...]] = {
+    ("ns", "acdc"): ("full", "partial", "full", "yes", "no"),
+    ("ns", "eap"): ("full", "none", "full", "no", "no"),
+    ("ns", "edge-pruning"): ("full", "partial", "full", "yes", "no"),
+    ("dn", "acdc"): ("partial", "full", "full", "no", "yes"),
+    ("dn", "eap"): ("none", "full", "full", "no", "no"),
+    ("dn", "edge-pruning"): ("partial", "full", "full", "no", "yes"),
 }
 
 
@@ -60,47 +70,34 @@ def table(methods: Sequence[str] = ("acdc", "eap", "edge-pruning"), seeds: int =
     return [_row(direction, method, seeds) for direction in ("ns", "dn") for method in methods]
 
 
-def agrees(row: ToyRow) -> bool:
-    """Whether a line is the paper's."""
-    expected = PAPER[row.direction, row.method]
-    return (*(row.recovery[gate] for gate in GATES), row.faithful, row.complete) == expected
-
-
 def to_json(rows: Sequence[ToyRow]) -> list[dict[str, Any]]:
-    return [{**asdict(row), "as_in_the_paper": agrees(row)} for row in rows]
+    return [{**asdict(row), "as_in_the_paper": row.entries == row.printed} for row in rows]
 
 
 def _row(direction: str, method: str, seeds: int) -> ToyRow:
     recovery: dict[str, Recovery] = {}
-    counts, choices = {}, {}
+    counts = {}
     for gate, kind in GATES.items():
         model = synthetic_model(kind)
         edges = model.graph.circuit(["A1->B", "A2->B"])
-        found = [_find(model, method, direction, seed) & edges for seed in range(seeds)]
-        counts[gate] = [len(circuit) for circuit in found]
-        choices[gate] = len(set(found))
+        circuits = [_find(model, method, direction, seed) & edges for seed in range(seeds)]
+        counts[gate] = [len(circuit) for circuit in circuits]
         recovery[gate] = "full" if min(counts[gate]) == 2 else "none" if max(counts[gate]) == 0 else "partial"
     combined = synthetic_model("combined")
     circuits = [_find(combined, method, direction, seed) for seed in range(seeds)]
-    return ToyRow(
-        direction,
-        method,
-        recovery,
-        counts,
-        choices,
-        faithful=all(_faithful(combined, circuit) for circuit in circuits),
-        complete=all(_complete(combined, circuit) for circuit in circuits),
-    )
+    faithful = all(_faithful(combined, circuit) for circuit in circuits)
+    complete = all(_complete(combined, circuit) for circuit in circuits)
+    return ToyRow(direction, method, recovery, counts, faithful, complete)
 
 
 def _find(model: Model, method: str, direction: Any, seed: int) -> Circuit:
     return discover(model, synthetic_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
 
 
-def _distance(model: Model, one: Circuit, other: Circuit) -> float:
+def _distance(model: Model, first: Circuit, second: Circuit) -> float:
     """KL between what two circuits do on the clean prompt."""
-    first, second = (log_probabilities(run_circuit(model, synthetic_pairs(), circuit)) for circuit in (one, other))
-    return float(kl_divergence(first, second).mean())
+    p, q = (log_probabilities(run_circuit(model, synthetic_pairs(), circuit)) for circuit in (first, second))
+    return float(kl_divergence(p, q).mean())
 
 
 def _faithful(model: Model, circuit: Circuit) -> bool:

@@ -5,11 +5,12 @@ paired nor what an accuracy is, so this is our reading:
 
 - a question counts as harmful if it has an answer marked unsafe and one marked safe; as harmless if all are safe;
 - clean is `Question: <harmful question>\\nAnswer:`, corrupted the same with a harmless question of equal token length;
-- right is the *first token* of the unsafe answer, wrong the first token of the safe one; questions whose two answers
-  begin with the same token say nothing and are left out. Right means that the model still does what it is to forget.
+- correct is the *first token* of the unsafe answer, incorrect the first token of the safe one; questions whose two
+  answers begin with the same token say nothing and are left out. Correct means that the model still does what it is to
+  forget.
 
-*Stand-in* (where a preset has nothing else): IOI prompts of one template are to be forgotten, IOI
-prompts of all other templates are to be kept. Nothing harmful, made in code, known to every model that knows IOI.
+*An IOI template* (where a preset has nothing else): IOI prompts of one template are to be forgotten, IOI prompts of all
+other templates are to be kept. Nothing harmful, made in code, known to every model that knows IOI.
 
 In both cases the tasks gt and sa are to be kept, too. Pairs are written to files that `gatewise.task` reads, in the
 output folder, so that they can be looked at.
@@ -31,12 +32,12 @@ from gatewise.tasks import Task, task
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example
 from gatewise.tasks.ioi import RECIPE, TEMPLATES
-from gatewise_paper.presets import FORGET, SAFE_RLHF, STAND_IN, Preset
+from gatewise_paper.naming import task_name
+from gatewise_paper.presets import FORGET, IOI_TEMPLATE, KEEP, SAFE_RLHF, Preset
 
 if TYPE_CHECKING:
     from gatewise.models.model import Model
 
-KEEP = "keep"
 FILES = {FORGET: "forget.jsonl", KEEP: "retain-ioi.jsonl"}
 _PROMPT = "Question: {}\nAnswer:"
 _LONGEST = 64  # tokens of a prompt
@@ -53,36 +54,37 @@ _WAY_OUT = (
 
 def check_data(preset: Preset) -> None:
     """Say at once if there is nothing to forget."""
-    if preset.forget == SAFE_RLHF:
-        _load_dataset()
-    elif preset.forget != STAND_IN and not Path(preset.forget).is_file():
-        raise GatewiseError(f"--unlearn {preset.forget}: there is no such file. {_WAY_OUT}")
+    source = preset.forgetting.source
+    if source == SAFE_RLHF:
+        _datasets()
+    elif source != IOI_TEMPLATE and not Path(source).is_file():
+        raise GatewiseError(f"--unlearn {source}: there is no such file. {_WAY_OUT}")
 
 
 def to_forget(preset: Preset) -> str:
     """What is to be forgotten, in words."""
-    if preset.forget == STAND_IN:
+    source = preset.forgetting.source
+    if source == IOI_TEMPLATE:
         shown = _FORGOTTEN.format(first="A", second="B", subject="B", place="store", object="drink")
         return f"indirect objects in prompts of one template, “{shown}”"
-    source = preset.forget if preset.forget == SAFE_RLHF else Path(preset.forget).name
-    return f"the first token of unsafe answers ({source})"
+    return f"the first token of unsafe answers ({source if source == SAFE_RLHF else Path(source).name})"
 
 
 def to_keep(preset: Preset) -> dict[str, str]:
     """Tasks that are to be kept, with their titles."""
-    titles = {KEEP: "IOI, other templates"} if preset.forget == STAND_IN else {}
-    return {**titles, **{name: title for name, title in (("gt", "GT"), ("sa", "SA")) if name in preset.tasks}}
+    titles = {KEEP: "IOI, other templates"} if preset.forgetting.source == IOI_TEMPLATE else {}
+    return {**titles, **{name: task_name(name) for name in ("gt", "sa") if name in preset.tasks}}
 
 
 def unlearning_task(name: str, preset: Preset, model: Model, folder: Path) -> Task:
-    """Pairs to forget, or those of the backup to keep. The same call gives the same pairs."""
+    """Pairs to forget, or those of other IOI templates to keep. The same call gives the same pairs."""
     encoder = Encoder(model.tokenizer, None, getattr(model.hf.config, "max_position_embeddings", None))
-    size = preset.pool if name == FORGET else 1
-    if preset.forget == STAND_IN:
+    size, source = preset.search_pairs if name == FORGET else 1, preset.forgetting.source
+    if source == IOI_TEMPLATE:
         examples = _ioi(encoder, size + preset.held_out, of_template=name == FORGET)
     else:
-        records = _load_dataset()() if preset.forget == SAFE_RLHF else read_answers(Path(preset.forget))
-        examples = pair_answers(records, encoder)
+        answers = _download_answers() if source == SAFE_RLHF else read_answers(Path(source))
+        examples = pair_answers(answers, encoder)
     path = folder / "unlearning" / FILES[name]
     _write(path, examples)
     return task(path, model, examples=size, test_examples=preset.held_out, seed=0, first_token=name == FORGET)
@@ -100,11 +102,11 @@ def read_answers(path: Path) -> dict[str, list[tuple[str, bool]]]:
         raise GatewiseError(f"{path} cannot be read: {error}. {_WAY_OUT}") from error
 
 
-def pair_answers(records: Mapping[str, list[tuple[str, bool]]], encoder: Encoder) -> list[Example]:
+def pair_answers(questions: Mapping[str, list[tuple[str, bool]]], encoder: Encoder) -> list[Example]:
     """Harmful questions with a harmless counterpart of the same length, each with a first token of both answers."""
     harmless: dict[int, list[str]] = {}
     harmful: list[tuple[str, str, str]] = []
-    for question, answers in records.items():
+    for question, answers in questions.items():
         unsafe, safe = ([text for text, is_safe in answers if is_safe == wanted] for wanted in (False, True))
         if unsafe and safe:
             harmful.append((question, unsafe[0], safe[0]))
@@ -126,7 +128,7 @@ def pair_answers(records: Mapping[str, list[tuple[str, bool]]], encoder: Encoder
         examples.append(example)
     if len(examples) < 2:
         raise GatewiseError(
-            f"of {len(records)} questions {len(harmful)} have a safe and an unsafe answer, {len(examples)} of these "
+            f"of {len(questions)} questions {len(harmful)} have a safe and an unsafe answer, {len(examples)} of these "
             f"a harmless counterpart of equal length and answers that begin with different tokens; at least 2 are "
             f"needed. Give more rows, harmless questions (all answers safe) among them."
         )
@@ -151,7 +153,7 @@ def _json_lines(path: Path, stream: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _by_question(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[tuple[str, bool]]]:
-    found: dict[str, list[tuple[str, bool]]] = {}
+    questions: dict[str, list[tuple[str, bool]]] = {}
     for where, row in rows:
         if all(column in row for column in _ONE_ROW):
             answers = [(row[f"response_{i}"], row[f"is_response_{i}_safe"]) for i in (0, 1)]
@@ -161,8 +163,8 @@ def _by_question(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, lis
             raise GatewiseError(f"{where}: has the columns {', '.join(map(str, row))}; expected {_COLUMNS}.")
         for text, safe in answers:
             if str(text or "").strip() and str(row["prompt"] or "").strip():
-                found.setdefault(str(row["prompt"]).strip(), []).append((str(text), _truth(where, safe)))
-    return found
+                questions.setdefault(str(row["prompt"]).strip(), []).append((str(text), _truth(where, safe)))
+    return questions
 
 
 def _truth(where: str, value: Any) -> bool:
@@ -172,25 +174,26 @@ def _truth(where: str, value: Any) -> bool:
     return words[str(value).strip().lower()]
 
 
-def _load_dataset() -> Any:
-    """A function that loads the dataset; an error if that cannot work."""
+def _datasets() -> Any:
+    """Hugging Face datasets; an error if it is not installed."""
     try:
-        load_dataset = importlib.import_module("datasets").load_dataset
+        return importlib.import_module("datasets")
     except ImportError as error:
         raise GatewiseError(
             f"unlearning needs the dataset {SAFE_RLHF}, and Hugging Face datasets is not installed. {_WAY_OUT}"
         ) from error
 
-    def load() -> dict[str, list[tuple[str, bool]]]:
-        try:
-            rows = load_dataset(SAFE_RLHF, split="train")
-        except Exception as error:  # whatever the libraries of the day raise without a network
-            raise GatewiseError(
-                f"{SAFE_RLHF} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). {_WAY_OUT}"
-            ) from error
-        return _by_question((f"{SAFE_RLHF}, row {i}", row) for i, row in enumerate(rows, start=1))
 
-    return load
+def _download_answers() -> dict[str, list[tuple[str, bool]]]:
+    """The dataset's questions with their answers, as `read_answers` gives them."""
+    try:
+        rows = _datasets().load_dataset(SAFE_RLHF, split="train")
+    except GatewiseError:
+        raise
+    except Exception as error:  # whatever the libraries of the day raise without a network
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise GatewiseError(f"{SAFE_RLHF} could not be loaded ({reason}). {_WAY_OUT}") from error
+    return _by_question((f"{SAFE_RLHF}, row {i}", row) for i, row in enumerate(rows, start=1))
 
 
 def _ioi(encoder: Encoder, count: int, *, of_template: bool) -> list[Example]:
@@ -198,19 +201,17 @@ def _ioi(encoder: Encoder, count: int, *, of_template: bool) -> list[Example]:
     draw = RECIPE.prepare(encoder)
     rng = random.Random(f"unlearning/{of_template}")
     start = _FORGOTTEN.split("{")[0]
-    found: dict[str, Example] = {}
-    while len(found) < count:
+    examples: dict[str, Example] = {}  # by prompt
+    while len(examples) < count:
         example = draw(rng)
         if example.clean.startswith(start) == of_template:
-            found[example.clean] = example
-    return list(found.values())
+            examples[example.clean] = example
+    return list(examples.values())
 
 
 def _write(path: Path, examples: Iterable[Example]) -> None:
-    lines = (
-        {"clean": one.clean, "corrupted": one.corrupted, "correct": list(one.correct), "incorrect": list(one.incorrect)}
-        for one in examples
-    )
-    content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    keys = ("clean", "corrupted", "correct", "incorrect")
+    lines = [json.dumps({key: getattr(example, key) for key in keys}, ensure_ascii=False) for example in examples]
+    content = "".join(f"{line}\n" for line in lines).encode()
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, content)

@@ -13,7 +13,7 @@ from gatewise.gates.backups import add_backups, find_backups
 from gatewise.models.model import Model
 from gatewise.models.synthetic.logic_model import LogicGate, logic_model, synthetic_model, synthetic_pairs
 from gatewise.models.synthetic.random_circuits import random_logic_model
-from gatewise_paper.truth.labels import FOUND, trial
+from gatewise_paper.truth.labels import UNION, trial
 
 
 def with_backup() -> Model:
@@ -65,7 +65,7 @@ def test_added_backups_are_what_neither_direction_sees() -> None:
     true = found = hits = before = 0
     for seed in range(8):
         synthetic = random_logic_model(seed, nested=True, dtype=torch.float64)
-        circuit = trial(synthetic, "eap", 0.01, seed).circuits[FOUND]
+        circuit = trial(synthetic, "eap", 0.01, seed).circuits[UNION]
         completed = add_backups(synthetic.model, synthetic.pairs, circuit)
         assert circuit <= completed
         before += len(circuit & synthetic.circuit)

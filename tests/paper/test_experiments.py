@@ -13,39 +13,52 @@ import torch
 from gatewise import load_model
 from gatewise.errors import GatewiseError
 from gatewise_paper.claims import JUDGEMENTS
-from gatewise_paper.experiment import Measurement, Result, Search, SeedKey, group, of_kind
+from gatewise_paper.experiment import Measurement, Outcome, Search, SeedKey
 from gatewise_paper.experiments import EXPERIMENTS, capabilities, completeness_metrics, cost
 from gatewise_paper.experiments.contribution import WEIGHTS, Effect, compared, mean_effect
 from gatewise_paper.experiments.cost import against
-from gatewise_paper.experiments.curves import BehaviourKey, Curves
+from gatewise_paper.experiments.curves import BehaviourKey, Curves, Point
 from gatewise_paper.experiments.gate_ablation import Removals, has_effect, share_of_one
-from gatewise_paper.experiments.misalignment import best_ratio, range_of_sums, slope
+from gatewise_paper.experiments.misalignment import best_ratio, make_curve, range_of_sums, slope
 from gatewise_paper.experiments.proportion import fewest_or, ring_sizes, shares, unequal
 from gatewise_paper.experiments.stability import Spread, growth, overlaps
 from gatewise_paper.experiments.unlearning import largest_loss
-from gatewise_paper.experiments.venn import circle_distance, lens_area
 from gatewise_paper.figures import draw
 from gatewise_paper.lab import Lab
-from gatewise_paper.presets import QUICK, Fitting
-from gatewise_paper.runner import judged, merged, reproduce
+from gatewise_paper.measured import group, of_kind, values_by_task
+from gatewise_paper.measures.misalignment import Score
+from gatewise_paper.presets import QUICK, Ablating, Fitting, Preset, Testing
+from gatewise_paper.runner import judge, merge_searches, reproduce
 from gatewise_paper.tested_gates import TESTED, TestedKey
 from gatewise_paper.toy_models import PAPER, ToyRow
+
+
+def with_seeds(preset: Preset, experiment: str, **seeds: int) -> Preset:
+    """The same preset, with other seeds of one experiment; methods are written with an underscore."""
+    setups = dict(preset.setups)
+    for method, count in seeds.items():
+        setup = setups[method.replace("_", "-")]
+        own = {**setup.own_seeds, experiment: count}
+        setups[method.replace("_", "-")] = replace(setup, own_seeds=own)
+    return replace(preset, setups=setups)
+
 
 SMALL = QUICK.changed(
     sizes=(20, 60),
     seeds=2,
-    own_seeds={"stability": {"eap": 3, "edge-pruning": 3}, "misalignment": {"eap": 1}, "tested-gates": {"eap": 1}},
     pairs=2,
     held_out=4,
-    repeats=3,
+    ablating=Ablating(repeats=3),
     sampled_pairs=4,
     fitting=Fitting(pairs=4, sets=4),
-    gate_pairs=16,
+    testing=Testing(pairs=16, seeds=1),
     tasks=("ioi",),
     methods=("eap",),
     parameters={"edge-pruning": {"steps": 3}},
 )
+SMALL = with_seeds(with_seeds(SMALL, "stability", eap=3, edge_pruning=3), "misalignment", eap=1)
 BOTH = SMALL.changed(methods=("eap", "edge-pruning"))
+TABLES_ONLY = ("capabilities", "stability", "completeness-metrics", "unlearning", "cost")  # in the paper, too
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +84,18 @@ def test_an_experiment_measures_each_thing_once_and_gives_tables_rulings_and_fig
     experiment = EXPERIMENTS[name]
     wanted = list(experiment.measurements(lab))
     assert len({one.key for one in wanted}) == len(wanted)
-    judged(lab, experiment, wanted)
-    result: Result = judged(Lab(lab.preset, folder), experiment, map(_failing, wanted))
-    assert result.tables
-    assert result.rulings
-    assert result.figures
-    for table in (*result.tables, *result.paper):
+    judge(lab, experiment, wanted)
+    outcome: Outcome = judge(Lab(lab.preset, folder), experiment, map(_failing, wanted))
+    assert outcome.tables
+    assert outcome.rulings
+    assert bool(outcome.figures) == (name not in TABLES_ONLY)
+    for table in (*outcome.tables, *outcome.paper):
         assert table.rows
         assert all(len(row) == len(table.columns) for row in table.rows)
-    assert all(ruling.because and ruling.judgement in JUDGEMENTS for ruling in result.rulings)
-    primary = [ruling.method for ruling in result.rulings if ruling.primary]
+    assert all(ruling.because and ruling.judgement in JUDGEMENTS for ruling in outcome.rulings)
+    primary = [ruling.method for ruling in outcome.rulings if ruling.primary]
     assert len(primary) == len(set(primary)), "one primary claim for each method"
-    for number, make in enumerate(result.figures.values()):
+    for number, make in enumerate(outcome.figures.values()):
         svg, png = draw(make, folder / "figures", f"{name}-{number}")
         assert svg.stat().st_size > 2_000
         assert png.stat().st_size > 2_000
@@ -90,7 +103,8 @@ def test_an_experiment_measures_each_thing_once_and_gives_tables_rulings_and_fig
 
 def test_searches_are_merged() -> None:
     some = [Search("ioi", "eap", 0, ("dn",)), Search("ioi", "acdc", 0, ("ns",)), Search("ioi", "eap", 0, ("ns", "dn"))]
-    assert merged(some) == [Search("ioi", "acdc", 0, ("ns",)), Search("ioi", "eap", 0, ("ns", "dn"))]
+    merged = [Search("ioi", "acdc", 0, ("ns",)), Search("ioi", "eap", 0, ("ns", "dn"))]
+    assert list(merge_searches(some).items()) == [(search.name, search) for search in merged]
 
 
 def test_what_fails_fails_its_experiment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,20 +123,23 @@ def test_groups_keep_the_order_of_measuring() -> None:
     assert group(some, "task") == {"ioi": ["b", "a"], "gt": ["c"]}
     assert group(some, "method", "seed") == {("eap", 1): ["b"], ("eap", 0): ["a", "c"]}
     assert of_kind({**some, BehaviourKey("ioi", "eap", "ns", 0, "completeness", (1,)): "d"}, SeedKey) == some
+    lengths = values_by_task(group(some, "task", "method"), "eap", lambda task, letter: len(task + letter))
+    assert lengths == {"IOI": [4, 4], "GT": [3]}
 
 
 def test_presets_say_which_sizes_are_judged(folder: Path) -> None:
-    lab = Lab(BOTH.changed(judged_sizes={"completeness": {"ioi": (60, 999)}}), folder)
-    assert lab.judged_sizes("completeness", *BOTH.methods) == {"ioi": [60]}
-    assert lab.judged_sizes("faithfulness", *BOTH.methods) == {"ioi": [20, 60]}
-    other = Lab(BOTH.changed(sizes={"eap": (20, 60), "edge-pruning": (60, 99)}), folder)
-    assert other.common_sizes("ioi") == [60]
-    assert other.judged_sizes("stability", "eap") == {"ioi": [20, 60]}
+    chosen = {"ioi": {"completeness": {"judged": (60, 999), "primary": 60}}}
+    sizes = Lab(BOTH.changed(calibration=chosen), folder).sizes
+    assert sizes.judged("completeness", *BOTH.methods) == {"ioi": [60]}
+    assert sizes.judged("faithfulness", *BOTH.methods) == {"ioi": [20, 60]}
+    setups = {**BOTH.setups, "edge-pruning": replace(BOTH.setups["edge-pruning"], sizes=(60, 99))}
+    other = Lab(replace(BOTH, setups=setups), folder).sizes
+    assert other.common("ioi") == [60]
+    assert other.judged("stability", "eap") == {"ioi": [20, 60]}
 
 
 def test_gates_have_pairs_of_their_own(folder: Path) -> None:
-    twice = dict.fromkeys(SMALL.seeds, 2)
-    lab = Lab(SMALL.changed(gate_pairs=5, own_seeds={"tested-gates": twice}), folder)
+    lab = Lab(SMALL.changed(testing=Testing(pairs=5, seeds=2)), folder)
     searched = [text for seed in range(3) for text in lab.pairs("ioi", "eap", seed).clean_text]
     tested = [text for seed in range(2) for text in lab.gate_pairs("ioi", seed).clean_text]
     assert len(tested) == 10
@@ -130,14 +147,14 @@ def test_gates_have_pairs_of_their_own(folder: Path) -> None:
     assert len(set(every)) == len(every)
 
 
-def test_differences_of_directions_are_by_seed_and_as_shares_of_the_range() -> None:
-    values = {("ioi", "eap", d, "", size): [x * size, x] for d, x in (("ns", 1.0), ("dn", 3.0)) for size in (10, 20)}
-    values |= {("ioi", "eap", d, "connected", 10): [x, x] for d, x in (("ns", 1.0), ("dn", 2.0))}
-    curves = Curves(values, {"ioi": (0.0, 4.0)})  # type: ignore[arg-type]
+def test_differences_of_directions_are_by_seed_and_normalised() -> None:
+    levels = {"ns": 1.0, "dn": 3.0}
+    values = {Point("ioi", "eap", d, "", size): [x * size, x] for d, x in levels.items() for size in (10, 20)}
+    values |= {Point("ioi", "eap", d, "connected", 10): [x, x] for d, x in (("ns", 1.0), ("dn", 2.0))}
+    curves = Curves(values, {"ioi": (0.0, 4.0)})
     assert curves.differences("dn", "ns", "eap", {"ioi": [10, 20]}) == {"IOI": [30.0, 2.0]}
-    assert curves.differences("dn", "ns", "eap", {"ioi": [10]}, share=True) == {"IOI": [5.0, 0.5]}
-    connected = curves.differences("dn", "ns", "eap", {"ioi": [10], "gt": [10]}, of=("ioi", "connected"))
-    assert connected == {"IOI": [1.0, 1.0]}
+    assert curves.differences("dn", "ns", "eap", {"ioi": [10]}, normalised=True) == {"IOI": [5.0, 0.5]}
+    assert curves.differences("dn", "ns", "eap", {"ioi": [10]}, variant="connected") == {"IOI": [1.0, 1.0]}
     assert all(map(math.isnan, curves.differences("dn", "ns", "eap", {"ioi": []})["IOI"]))  # no size says anything
 
 
@@ -167,6 +184,23 @@ def test_cost_is_a_ratio_of_sums() -> None:
     assert against(seeds, ("ns", "dn")) == 1.0
 
 
+def _score(mean: float, std: float = 0.1) -> Score:
+    reason = "no pair" if math.isnan(mean) else None
+    return Score(mean, std, (0.0, 0.0), 4, 0, 10, 5, 10, reason)
+
+
+def test_the_best_size_has_the_smallest_sum_of_scores() -> None:
+    means = [(math.nan, 1.0), (0.5, 1.0), (0.3, 1.0), (0.3, 1.0)]
+    scores = [{"AND": _score(a), "OR": _score(b)} for a, b in means]
+    curve = make_curve(100, [60, 80, 110, 140], scores)  # type: ignore[arg-type]
+    assert curve["best"] == [100 / 110, 2]  # of equal sums the one nearest to 1 : 1; 80 is within two standard errors
+    assert curve["AND"] == [None, [0.5, 0.05], [0.3, 0.05], [0.3, 0.05]]
+    assert make_curve(100, [60], scores[:1])["best"] is None  # type: ignore[arg-type]
+    assert make_curve(100, [80, 110], [{"AND": _score(x, 0.01), "OR": _score(1.0, 0.01)} for x in (0.5, 0.3)])[
+        "best"
+    ] == [100 / 110, 0]
+
+
 def test_misalignment_curves() -> None:
     curve = {"sizes": [6, 8, 10], "AND": [[3.0, 0.1], [2.0, 0.1], [1.0, 0.1]], "OR": [None, [1.0, 0.1], [2.0, 0.1]]}
     assert slope(curve, "AND") == pytest.approx(-1)
@@ -192,7 +226,7 @@ def test_stability_of_known_circuits() -> None:
     assert found.error == pytest.approx(math.sqrt(2 / 3 * sum((d - sum(without) / 3) ** 2 for d in without)))
     assert found.by_seed() == pytest.approx([3 * 4 / 3 - 2 * d for d in without])
     assert (found.share("ns"), found.share("ns+dn")) == pytest.approx((8 / 3 / 4, 4 / 3 / 8))
-    assert sum(found.shares_by_seed()) / 3 == pytest.approx(8 / 3 / 4 - 4 / 3 / 8)
+    assert sum(found.shares_by_seed("ns", "ns+dn")) / 3 == pytest.approx(8 / 3 / 4 - 4 / 3 / 8)
     assert found.shares_by_seed("ns") == pytest.approx([3 * 8 / 12 - 2 * d for d in (2 / 4, 4 / 4, 2 / 4)])
     assert growth({2: found, 4: found, 8: found}) == pytest.approx([0.0] * 3)
     assert all(map(math.isnan, growth({2: found, 4: found})))
@@ -200,7 +234,7 @@ def test_stability_of_known_circuits() -> None:
 
 def test_stability_leaves_out_methods_with_one_seed(folder: Path) -> None:
     stability = EXPERIMENTS["stability"]
-    some = BOTH.changed(own_seeds={"stability": {"eap": 2, "edge-pruning": 1}})
+    some = with_seeds(BOTH, "stability", eap=2, edge_pruning=1)
     assert {one.key.method for one in stability.measurements(Lab(some, folder))} == {"eap"}
     stability.check(some)
     with pytest.raises(GatewiseError, match="several seeds, and there is one"):
@@ -225,12 +259,12 @@ def test_shares_of_the_joint_circuit_sum_to_one(folder: Path) -> None:
 
 def _row(entries: tuple[object, ...]) -> ToyRow:
     recovery = dict(zip(("AND", "OR", "ADDER"), entries[:3], strict=True))
-    return ToyRow("ns", "eap", recovery, {}, {}, faithful=bool(entries[3]), complete=bool(entries[4]))  # type: ignore[arg-type]
+    return ToyRow("ns", "eap", recovery, {}, faithful=entries[3] == "yes", complete=entries[4] == "yes")  # type: ignore[arg-type]
 
 
 def test_capabilities_are_judged_entry_by_entry() -> None:
     printed = PAPER["ns", "eap"]
-    as_printed, other = (capabilities.rulings([_row(row)])[0] for row in (printed, ("none", *printed[1:])))
+    as_printed, other = (capabilities.method_rulings([_row(row)])[0] for row in (printed, ("none", *printed[1:])))
     assert (as_printed.judgement, other.judgement) == ("supported", "contradicted")
     assert "4 of 5" in other.because
 
@@ -249,13 +283,13 @@ def test_deviations_of_both_metrics_by_seed() -> None:
 @pytest.mark.parametrize("name", ["contribution", "proportion"])
 def test_gates_may_be_tested_on_some_tasks_alone(name: str, tmp_path: Path) -> None:
     for of, expected in ((("ioi",), {"ioi"}), ((), set())):
-        lab = Lab(SMALL.changed(tasks=("ioi", "sa"), gates_tested_on=of), tmp_path)
+        lab = Lab(SMALL.changed(tasks=("ioi", "sa"), tested_tasks=of), tmp_path)
         experiment = EXPERIMENTS[name]
         measured = list(experiment.measurements(lab))
         assert {one.key.task for one in measured if isinstance(one.key, TestedKey)} == expected
-        result = judged(lab, experiment, measured)
-        assert any(ruling.method == TESTED for ruling in result.rulings) == bool(of)
-        assert all(make() is not None for make in result.figures.values())
+        outcome = judge(lab, experiment, measured)
+        assert any(ruling.method == TESTED for ruling in outcome.rulings) == bool(of)
+        assert all(make() is not None for make in outcome.figures.values())
 
 
 def test_what_else_is_lost_when_a_behaviour_is_gone() -> None:
@@ -263,10 +297,3 @@ def test_what_else_is_lost_when_a_behaviour_is_gone() -> None:
     assert largest_loss([0.9, 0.1, 0.0], (1.0, 0.0), kept) == pytest.approx(0.2)
     assert math.isnan(largest_loss([0.9] * 3, (1.0, 0.0), kept))
     assert math.isnan(largest_loss([0.9, 0.1, 0.0], (0.0, 0.0), kept))
-
-
-def test_venn_areas() -> None:
-    assert lens_area(1, 1, 0) == pytest.approx(math.pi)
-    assert lens_area(1, 1, 2) == 0
-    distance = circle_distance(2, 1, 1.5)
-    assert lens_area(2, 1, distance) == pytest.approx(1.5)

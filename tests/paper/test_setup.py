@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,17 @@ from gatewise_paper.experiments.graph_study import role_groups, stated_value, st
 from gatewise_paper.experiments.misalignment import best_by_index
 from gatewise_paper.experiments.proportion import shares_of_types
 from gatewise_paper.lab import Lab
-from gatewise_paper.measures.contribution import gate_contributions
-from gatewise_paper.presets import PRESETS, QUICK
-from gatewise_paper.summary import overview
+from gatewise_paper.measures.gate_ablation import gate_effects
+from gatewise_paper.presets import PRESETS, QUICK, Preset
+from gatewise_paper.sizes import Sizes
 from gatewise_paper.tested_gates import TwoGroups, acting, by_type, strongest_pair
 
 SMALL = QUICK.changed(
     sizes=(8, 20), seeds=2, pairs=2, held_out=4, tasks=("ioi",), parameters={"edge-pruning": {"steps": 3}}
 )
+
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "paper_overview.py"
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +59,15 @@ def test_sizes_are_chosen_where_a_circuit_does_neither_nothing_nor_everything() 
 def test_committed_sizes_are_those_of_the_presets() -> None:
     for preset in PRESETS.values():
         found = size_calibration.committed(preset.model)
-        if found is not None and not preset.sizes:
+        if found is not None and not preset.setups["eap"].sizes:
             assert preset.calibrated(found) == preset
             assert found["held_out"] == preset.held_out
             measures = {*size_calibration.MEASURES, size_calibration.REDUNDANCY}
             assert all(set(one) == measures for one in found["tasks"].values())
-    assert QUICK.primary_sizes
+    assert QUICK.calibration
     assert QUICK.changed(model="gpt2").needs_calibration
     assert not QUICK.changed(sizes=[5]).needs_calibration
-    assert QUICK.changed(model="gpt2").changed(model="tiny").primary_sizes == QUICK.primary_sizes
+    assert QUICK.changed(model="gpt2").changed(model="tiny").calibration == QUICK.calibration
 
 
 def test_where_gates_are_many_some_are_removed(lab: Lab) -> None:
@@ -76,53 +80,58 @@ def test_where_gates_are_many_some_are_removed(lab: Lab) -> None:
         sum(gate.type == kind for gate in some) == min(2, sum(gate.type == kind for gate in gates))
         for kind in GATE_TYPES
     )
-    largest = largest_gates(lab, AblationKey("ioi", "eap", 0, 20, 3, "port", 1, 4, lab.preset.pool), gates)
-    every = gate_contributions(lab.model, lab.gate_pairs("ioi", 0)[:4], gates, smallest=2)
-    expected = {kind: max(map(abs, every[kind].effects.tolist()), default=None) for kind in GATE_TYPES}
-    found = gate_contributions(lab.model, lab.gate_pairs("ioi", 0)[:4], gates, only=largest)
-    assert {k: max(map(abs, found[k].effects.tolist()), default=None) for k in GATE_TYPES} == pytest.approx(expected)
-    assert len(largest) == sum(value is not None for value in expected.values())
+    largest = largest_gates(lab, AblationKey("ioi", "eap", 0, 20, 3, "port", 1, 4, lab.preset.search_pairs), gates)
+    wide = [gate for gate in gates if len(gate.edges) >= 2]
+    effects = dict(zip(wide, gate_effects(lab.model, lab.gate_pairs("ioi", 0)[:4], wide), strict=True))
+    for kind in GATE_TYPES:
+        strongest = max((abs(effect) for gate, effect in effects.items() if gate.type == kind), default=None)
+        chosen = [abs(effects[gate]) for gate in largest if gate.type == kind]
+        assert chosen == ([] if strongest is None else [strongest])
+
+
+def _primary(preset: Preset, measure: str, task: str) -> int:
+    return preset.calibration[task][measure]["primary"]
 
 
 def test_methods_have_the_sizes_that_were_chosen(lab: Lab) -> None:
-    chosen = Lab(QUICK, lab.folder)
-    both = {QUICK.primary_sizes[measure]["gt"] for measure in size_calibration.MEASURES}
-    assert set(chosen.sizes("acdc", "gt")) == both
-    assert both | set(QUICK.judged_sizes["faithfulness"]["gt"]) < set(chosen.sizes("eap", "gt"))
-    assert chosen.sizes("eap", "gt:difference=probability") == chosen.sizes("eap", "gt")
-    assert chosen.gate_size("gt") == QUICK.primary_sizes["faithfulness"]["gt"]
-    assert chosen.searched_sizes("edge-pruning", "gt") == (max(both),)
+    sizes = Lab(QUICK, lab.folder).sizes
+    both = {_primary(QUICK, measure, "gt") for measure in size_calibration.MEASURES}
+    assert set(sizes.of("acdc", "gt")) == both
+    assert both | set(QUICK.calibration["gt"]["faithfulness"]["judged"]) < set(sizes.of("eap", "gt"))
+    assert sizes.of("eap", "gt:difference=probability") == sizes.of("eap", "gt")
+    assert sizes.of_gates("gt") == _primary(QUICK, "faithfulness", "gt")
+    assert sizes.searched("edge-pruning", "gt") == (max(both),)
 
 
-def test_a_measure_is_taken_where_it_says_something() -> None:
-    graph, judged = Lab(QUICK, Path()).model.graph, QUICK.judged_sizes["completeness"]["gt"]
-    sizes = QUICK.measured_sizes("completeness", "eap", graph, "gt")
-    assert set(judged) < set(sizes) < set(QUICK.sizes_for("eap", graph, "gt"))
-    assert max(sizes) <= 2 * max(judged)
-    assert QUICK.measured_sizes("completeness", "eap", graph, "gt", judged=True) == tuple(judged)
-    assert QUICK.measured_sizes("completeness", "acdc", graph, "gt") == (QUICK.primary_sizes["completeness"]["gt"],)
-    given = QUICK.changed(sizes=[5, 50])
-    assert given.measured_sizes("completeness", "eap", graph, "gt") == (5, 50)
+def test_a_measure_is_taken_where_it_says_something(lab: Lab) -> None:
+    graph, judged = lab.model.graph, QUICK.calibration["gt"]["completeness"]["judged"]
+    sizes = Sizes(QUICK, graph)
+    measured = sizes.measured("completeness", "eap", "gt")
+    assert set(judged) < set(measured) < set(sizes.of("eap", "gt"))
+    assert max(measured) <= 2 * max(judged)
+    assert sizes.measured("completeness", "eap", "gt", only_judged=True) == tuple(judged)
+    assert sizes.measured("completeness", "acdc", "gt") == (_primary(QUICK, "completeness", "gt"),)
+    assert Sizes(QUICK.changed(sizes=[5, 50]), graph).measured("completeness", "eap", "gt") == (5, 50)
 
 
-def test_an_experiment_does_without_what_is_left_out() -> None:
+def test_an_experiment_does_without_what_is_left_out(lab: Lab) -> None:
     preset = PRESETS["laptop"]
-    assert preset.of("completeness") is preset
+    assert preset.of("completeness") == preset
     assert "acdc" not in preset.of("faithfulness").methods
-    assert {name for some in preset.left_out.values() for name in some} < set(EXPERIMENTS)
+    assert {name for setup in preset.setups.values() for name in setup.left_out} < set(EXPERIMENTS)
     with pytest.raises(GatewiseError, match="faithfulness does without acdc"):
         preset.changed(methods=("acdc",)).of("faithfulness")
-    sizes = {task: (preset.primary_sizes["completeness"][task],) for task in preset.tasks}
-    graph = Lab(QUICK, Path()).model.graph  # sizes that were chosen do not depend on it
-    assert {task: preset.sizes_for("acdc", graph, task) for task in preset.tasks} == sizes
+    sizes = Sizes(preset, lab.model.graph)  # sizes that were chosen do not depend on the graph
+    for task in preset.tasks:
+        assert sizes.of("acdc", task) == (_primary(preset, "completeness", task),)
 
 
 def test_tested_gates_can_be_left_out() -> None:
-    assert QUICK.changed(gates_tested_on=()).tested_tasks == ()
-    assert QUICK.changed(gates_tested_on=("gt",)).tested_tasks == ("gt",)
+    assert QUICK.changed(tested_tasks=()).tested_tasks == ()
+    assert QUICK.changed(tested_tasks=("gt",)).tested_tasks == ("gt",)
     assert PRESETS["smollm2"].changed(tasks=("gt",)).tested_tasks == ()
     with pytest.raises(GatewiseError, match="gates are to be tested on foo; the tasks are ioi, gt, sa"):
-        QUICK.changed(gates_tested_on=("foo", "gt"))
+        QUICK.changed(tested_tasks=("foo", "gt"))
 
 
 def test_pairs_differ_as_a_variant_says(lab: Lab) -> None:
@@ -195,7 +204,9 @@ def test_tested_gates_by_type() -> None:
     gates = [_gate("AND", 1, 1, 1), _gate("OR", 0, 0, 1), _gate("ADDER", 0.25, 0.25, 1), _gate("mixed", 1, 0, 1)]
     assert shares_of_types(gates) == {"AND": 0.25, "OR": 0.25, "ADDER": 0.25, "outside": 0.25}
     assert gates[0].edges == 3
-    removed = [Removals(g.receiver, [g.one, g.other], [g.other, g.one], [g.both] * 2) for g in by_type(gates)["ADDER"]]
+    removed = [
+        Removals(g.receiver, [g.first, g.second], [g.second, g.first], [g.both] * 2) for g in by_type(gates)["ADDER"]
+    ]
     assert share_of_one(removed, 0.1) == 0.25
 
 
@@ -226,11 +237,14 @@ def test_heads_of_a_function_are_a_group() -> None:
 
 
 def test_labels_are_held_against_gate_indices() -> None:
-    assert best_by_index([60, 100, 140], [0.1, 0.4, None], 100) == 1.0
-    assert math.isnan(best_by_index([60], [None], 100))
+    sizes = {"curves": {"sound": {"sizes": [60, 100, 140]}}}
+    assert best_by_index({**sizes, "indices": [0.1, 0.4, None]}, 100) == 1.0
+    assert math.isnan(best_by_index({**sizes, "indices": [None] * 3}, 100))
 
 
 def test_the_overview_has_primary_claims_of_all_models() -> None:
+    overview = runpy.run_path(str(SCRIPT))["overview"]
+
     def content(**judgements: str) -> dict[str, Any]:
         verdicts = []
         for method, judgement in judgements.items():
@@ -263,5 +277,5 @@ def test_calibration_is_written_by_a_command(lab: Lab, tmp_path: Path, capsys: p
     assert set(written) == {"other", "tiny"}
     assert written["tiny"]["weights"] == lab.model.fingerprint
     assert capsys.readouterr().out.startswith("ioi faithfulness: ")
-    assert SMALL.changed(sizes={}).needs_calibration is False  # the committed one of its model
-    assert SMALL.calibrated(written["tiny"]).primary_sizes["completeness"].keys() == {"ioi"}
+    assert SMALL.changed(sizes=()).needs_calibration is False  # the committed one of its model
+    assert set(SMALL.calibrated(written["tiny"]).calibration) == {"ioi"}

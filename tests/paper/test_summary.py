@@ -12,9 +12,11 @@ from gatewise.errors import GatewiseError
 from gatewise_paper import runner
 from gatewise_paper.experiments import cost
 from gatewise_paper.presets import QUICK, Preset
+from gatewise_paper.records import Records
 from gatewise_paper.runner import reproduce
+from gatewise_paper.summary import write_summary
 
-SMALL = QUICK.changed(sizes=(8, 20), seeds=1, pairs=2, held_out=4, tasks=("ioi",), gates_tested_on=(), methods=("eap",))
+SMALL = QUICK.changed(sizes=(8, 20), seeds=1, pairs=2, held_out=4, tasks=("ioi",), tested_tasks=(), methods=("eap",))
 
 
 def _run(folder: Path, *names: str, preset: Preset = SMALL, **more: Any) -> dict[str, Any]:
@@ -87,3 +89,13 @@ def test_all_leaves_out_what_has_no_method(tmp_path: Path, monkeypatch: pytest.M
     assert list(_run(tmp_path, "all", preset=acdc)["experiments"]) == ["capabilities"]
     with pytest.raises(GatewiseError, match="redundancy needs a method that ranks all edges"):
         _run(tmp_path, "redundancy", preset=acdc)
+
+
+@pytest.mark.parametrize("name", ["laptop", "laptop-edge-pruning", "quick", "smollm2"])
+def test_committed_pages_are_those_of_their_records(name: str, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "docs" / "results" / name
+    content = json.loads((folder / "results.json").read_text())
+    records = Records(content["experiments"], content["failed"])
+    write_summary(tmp_path, records, content["about"], len(runner.EXPERIMENTS))
+    for page in ("results.json", "summary.md"):
+        assert (tmp_path / page).read_text() == (folder / page).read_text()

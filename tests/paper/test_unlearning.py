@@ -1,4 +1,4 @@
-"""Unlearning: how harmful questions are read and paired, and what the backup is made of."""
+"""Unlearning: how harmful questions are read and paired, and what is forgotten where there are none."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.models.loader import load_model
 from gatewise.tasks.encoding import Encoder
-from gatewise_paper.experiments.unlearning import EXPERIMENT, TrunkKey, UnlearningKey, accuracies_without, trunk
+from gatewise_paper.bottlenecks import BOTTLENECK
+from gatewise_paper.experiments.unlearning import (
+    EXPERIMENT,
+    BottleneckKey,
+    UnlearningKey,
+    accuracies_without,
+    bottlenecks,
+)
 from gatewise_paper.lab import Lab
-from gatewise_paper.presets import FORGET, PAPER, QUICK
-from gatewise_paper.runner import judged
-from gatewise_paper.unlearning_data import KEEP, check_data, pair_answers, read_answers, to_keep
+from gatewise_paper.presets import FORGET, KEEP, PAPER, QUICK, Forgetting
+from gatewise_paper.runner import judge
+from gatewise_paper.unlearning_data import check_data, pair_answers, read_answers, to_keep
 
-SMALL = QUICK.changed(pairs=2, seeds=1, held_out=6, sizes=[5, 20], forget_sizes=(1, 2, 5, 20), methods=("eap",))
+SMALL = QUICK.changed(
+    pairs=2, seeds=1, held_out=6, sizes=[5, 20], forgetting=Forgetting(sizes=(1, 2, 5, 20)), methods=("eap",)
+)
 
 
 def _open_encoder() -> Encoder:
@@ -95,13 +104,13 @@ def test_too_little_data_says_what_is_missing() -> None:
 
 def test_without_data_the_paper_preset_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # not installed
-    for preset in (PAPER, PAPER.changed(forget="nowhere.jsonl")):
+    for preset in (PAPER, PAPER.changed(forgetting=Forgetting("nowhere.jsonl"))):
         with pytest.raises(GatewiseError, match=r"--unlearn FILE"):
             check_data(preset)
     check_data(SMALL)
 
 
-def test_the_stand_in_forgets_one_template_and_keeps_the_others(tmp_path: Path) -> None:
+def test_the_substitute_forgets_one_template_and_keeps_the_others(tmp_path: Path) -> None:
     lab = Lab(SMALL, tmp_path)
     texts = (*lab.pairs(FORGET, "eap").clean_text, *lab.held_out(FORGET).clean_text)
     assert all(text.startswith("When ") for text in texts)
@@ -113,14 +122,14 @@ def test_the_stand_in_forgets_one_template_and_keeps_the_others(tmp_path: Path) 
 
 def test_sizes_for_unlearning_are_the_presets(tmp_path: Path) -> None:
     lab = Lab(SMALL, tmp_path)
-    assert lab.sizes("eap", FORGET) == (1, 2, 5, 20)
-    assert lab.sizes("eap", "ioi") == (5, 20)
+    assert lab.sizes.of("eap", FORGET) == (1, 2, 5, 20)
+    assert lab.sizes.of("eap", "ioi") == (5, 20)
 
 
 @pytest.mark.parametrize("smallest", [-math.inf, 0.02, 0.3])
-def test_the_trunk_costs_every_task(tmp_path: Path, smallest: float) -> None:
+def test_bottlenecks_cost_every_task(tmp_path: Path, smallest: float) -> None:
     lab, tasks = Lab(SMALL, tmp_path), ("ioi", "gt")
-    found = trunk(lab, TrunkKey(FORGET, "eap", "ns", 0, tasks, smallest, 2))
+    found = bottlenecks(lab, BottleneckKey(FORGET, "eap", "ns", 0, tasks, smallest, 2))
     expected = {}
     for edge in lab.circuits(FORGET, "eap", "ns")[20].top(20):
         costs = []
@@ -142,9 +151,9 @@ def test_the_trunk_costs_every_task(tmp_path: Path, smallest: float) -> None:
 @pytest.mark.parametrize("is_left", [False, True])
 def test_accuracies_are_those_of_the_model_without_each_circuit(tmp_path: Path, is_left: bool) -> None:
     lab = Lab(SMALL, tmp_path)
-    left = TrunkKey(FORGET, "eap", "ns", 0, ("ioi",), 0.02, 2) if is_left else None
+    left = BottleneckKey(FORGET, "eap", "ns", 0, ("ioi",), 0.02, 2) if is_left else None
     found, pairs = accuracies_without(lab, UnlearningKey("gt", "eap", "ns", 0, left)), lab.held_out("gt")
-    kept = lab.model.graph.circuit(list(trunk(lab, left)) if left else [])
+    kept = lab.model.graph.circuit(list(bottlenecks(lab, left)) if left else [])
     assert bool(kept) == is_left
     for place, circuit in enumerate(lab.circuits(FORGET, "eap", "ns").values()):
         logits = run_circuit(lab.model, pairs, ~(circuit - kept))
@@ -154,15 +163,15 @@ def test_accuracies_are_those_of_the_model_without_each_circuit(tmp_path: Path, 
 
 def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> None:
     lab = Lab(SMALL, tmp_path)
-    result = judged(lab, EXPERIMENT, EXPERIMENT.measurements(lab))
-    rows = {(row[0], row[1]): row[2:] for row in result.tables[0].rows}
+    outcome = judge(lab, EXPERIMENT, EXPERIMENT.measurements(lab))
+    rows = {(row[0], row[1]): row[2:] for row in outcome.tables[0].rows}
     assert rows["whole model", 0] == [1.0, 1.0, 1.0, 1.0]
     assert float(rows["EAP (Ns+Dn, ours)", 20][0]) < 1.0
     assert float(rows["EAP (Ns+Dn, ours)", 2][3]) == 1.0
-    assert len(result.rulings) == 4  # both claims, and both with the trunk left in place
-    named = result.tables[-1]
-    assert named.title == "The trunk"
-    assert all(min(row[2:]) >= SMALL.costly for row in named.rows if row[0] != "none")
-    left = rows["EAP (Ns+Dn, ours, trunk left in place)", 20]
+    assert len(outcome.rulings) == 4  # both claims, and both with the bottlenecks left in place
+    named = outcome.tables[-1]
+    assert named.title == "Bottleneck edges of every task"
+    assert all(min(row[2:]) >= BOTTLENECK for row in named.rows if row[0] != "none")
+    left = rows["EAP (Ns+Dn, ours, bottleneck edges left in place)", 20]
     assert float(left[0]) >= float(rows["EAP (Ns+Dn, ours)", 20][0])
     assert load_model("tiny").fingerprint == lab.model.fingerprint

@@ -1,1 +1,1 @@
-"""The paper's commands: `gatewise reproduce`, `toy` and `truth`."""
+"""The paper's commands: `gatewise reproduce`, `toy`, `truth`, `misalignment` and `ablate-gates`."""

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatewise.cli.options import (
-    JsonOption,
-    parse_settings,
-    warnings_as_lines,
-    whole_numbers,
-)
+from gatewise.cli.options import JsonOption, parse_settings, warnings_as_lines, whole_numbers
 from gatewise.errors import GatewiseError, GatewiseWarning
 
 if TYPE_CHECKING:
@@ -40,16 +35,16 @@ def reproduce_command(
     tasks: Annotated[str | None, typer.Option(help="Only these tasks, such as ioi,gt.")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these methods, such as eap,acdc.")] = None,
     tested_gates: Annotated[
-        str | None, typer.Option(help="Tasks with tested gates beside those of the split, such as ioi; or none.")
+        str | None, typer.Option(help="Tasks with tested gates beside set differences, such as ioi; or none.")
     ] = None,
-    unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of the backup.")] = None,
+    unlearn: Annotated[str | None, typer.Option(help="unlearning: a file of prompts, instead of a template.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="METHOD.key=value of a method.")] = None,
     calibrate: Annotated[
         Path | None, typer.Option(help="Choose the sizes that verdicts are about, add them to this file, and stop.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the paper's tables and figures, each with a verdict. An interrupted run goes on where it stopped.
+    """Make the paper's tables and figures, each with a verdict. An interrupted run resumes where it stopped.
 
     `gatewise reproduce all` makes everything on `tiny`; `--preset laptop` does it on real models, for hours.
 
@@ -61,33 +56,27 @@ def reproduce_command(
     ```
     """
     from gatewise_paper.experiments import EXPERIMENTS
-    from gatewise_paper.presets import PRESETS
+    from gatewise_paper.presets import find_preset
     from gatewise_paper.runner import reproduce
 
-    if not names and calibrate is None and as_json:
-        print(
-            json.dumps([{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()], indent=2)
-        )
-        return
     if not names and calibrate is None:
-        for experiment in EXPERIMENTS.values():
-            print(f"{experiment.name:22} {experiment.title} ({', '.join(experiment.labels)})")
+        listed = [{"name": e.name, "title": e.title, "labels": e.labels} for e in EXPERIMENTS.values()]
+        lines = [f"{e.name:22} {e.title} ({', '.join(e.labels)})" for e in EXPERIMENTS.values()]
+        print(json.dumps(listed, indent=2) if as_json else "\n".join(lines))
         return
-    if preset not in PRESETS:
-        raise GatewiseError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}.")
-    chosen = PRESETS[preset]
+    chosen = find_preset(preset)
     changes: dict[str, Any] = {
         "model": model,
         "tasks": _names(tasks),
         "methods": _names(methods),
-        "gates_tested_on": () if tested_gates == "none" else _names(tested_gates),
-        "sizes": None if sizes is None else tuple(sorted(set(whole_numbers("--sizes", sizes)))),
+        "tested_tasks": () if tested_gates == "none" else _names(tested_gates),
+        "sizes": None if sizes is None else whole_numbers("--sizes", sizes),
         "seeds": seeds,
         "pairs": pairs,
         "held_out": held_out,
-        "repeats": repeats,
-        "forget": unlearn,
-        "parameters": _parameters(chosen.parameters, settings or []),
+        "ablating": None if repeats is None else chosen.ablating._replace(repeats=repeats),
+        "forgetting": None if unlearn is None else chosen.forgetting._replace(source=unlearn),
+        "parameters": _parameters(settings or []),
     }
     chosen = chosen.changed(**{key: value for key, value in changes.items() if value is not None})
     if calibrate is not None:
@@ -100,23 +89,25 @@ def reproduce_command(
             out=out or Path("reproduction") / preset,
             workers=workers,
             ray=ray,
-            options=[one for one in _of_the_result(sys.argv[1:]) if one not in ("reproduce", *(names or []))],
+            options=[
+                word for word in _options_of_the_outcome(sys.argv[1:]) if word not in ("reproduce", *(names or []))
+            ],
         )
     if as_json:
         print(json.dumps(json.loads(summary.with_name("results.json").read_text()), indent=2))
     else:
         print(_verdicts(summary.with_name("results.json"), names or []))
-        print(f"\n{summary}\n{summary.with_suffix('.html')}")
+        print(f"\n{summary}")
 
 
-def _of_the_result(arguments: Sequence[str]) -> Iterator[str]:
-    """What of a command determines a result: not where it is written, by whom it is made, nor how it is shown."""
-    values = iter(arguments)
-    for one in values:
-        if one in ("--out", "-o", "--workers", "--ray"):
-            next(values, None)
-        elif not one.startswith(("--out=", "--workers=", "--ray=", "--json", "--debug")):
-            yield one
+def _options_of_the_outcome(arguments: Sequence[str]) -> Iterator[str]:
+    """What of a command determines its outcome: not where it is written, by whom it is made, nor how it is shown."""
+    words = iter(arguments)
+    for word in words:
+        if word in ("--out", "-o", "--workers", "--ray"):
+            next(words, None)
+        elif not word.startswith(("--out=", "--workers=", "--ray=", "--json", "--debug")):
+            yield word
 
 
 def _calibrate(preset: Preset, path: Path) -> None:
@@ -130,9 +121,9 @@ def _calibrate(preset: Preset, path: Path) -> None:
         known[preset.model] = calibrate(Lab(preset, path.parent))
     write_atomically(path, (json.dumps(known, indent=1) + "\n").encode())
     for task, measures in known[preset.model]["tasks"].items():
-        for measure, found in measures.items():
-            judged = ", ".join(map(str, found["judged"])) or "none"
-            print(f"{task} {measure}: {judged}; primary {found['primary']}")
+        for measure, sizes in measures.items():
+            judged = ", ".join(map(str, sizes["judged"])) or "none"
+            print(f"{task} {measure}: {judged}; primary {sizes['primary']}")
 
 
 def _verdicts(results: Path, names: Sequence[str]) -> str:
@@ -150,16 +141,14 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _parameters(base: Any, settings: list[str]) -> dict[str, dict[str, Any]] | None:
-    """The preset's parameters of the methods, with `METHOD.key=value` over them."""
-    if not settings:
-        return None
+def _parameters(settings: list[str]) -> dict[str, dict[str, Any]]:
+    """Parameters of the methods, by `METHOD.key=value`."""
     from gatewise.methods import find_method
 
-    found = {method: dict(values) for method, values in base.items()}
+    parameters: dict[str, dict[str, Any]] = {}
     for text in settings:
         method, dot, rest = text.partition(".")
         if not dot:
             raise GatewiseError(f"--set {text!r}: write METHOD.key=value, such as edge-pruning.steps=100.")
-        found.setdefault(method, {}).update(find_method(method).parse(parse_settings([rest])))
-    return found
+        parameters.setdefault(method, {}).update(find_method(method).parse(parse_settings([rest])))
+    return parameters

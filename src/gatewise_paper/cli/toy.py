@@ -11,12 +11,9 @@ from rich.console import Console
 
 from gatewise.cli.options import FoldingTable, JsonOption
 
-_MARKS = {"full": "full", "partial": "one edge", "none": "none", True: "yes", False: "no"}
-
 
 def toy_command(
-    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 6,
-    as_json: JsonOption = False,
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 6, as_json: JsonOption = False
 ) -> None:
     """Show which gates each method recovers in each direction, on models whose gates are known: the paper's Table 1.
 
@@ -26,7 +23,7 @@ def toy_command(
     gatewise toy --seeds 1
     ```
     """
-    from gatewise_paper.toy_models import GATES, agrees, table, to_json
+    from gatewise_paper.toy_models import GATES, table, to_json
 
     rows = table(seeds=seeds)
     if as_json:
@@ -34,7 +31,6 @@ def toy_command(
         return
     shown = FoldingTable("direction", "method", *GATES, "faithful", "complete", "as in the paper", box=box.SIMPLE_HEAD)
     for row in rows:
-        cells = [_MARKS[row.recovery[gate]] for gate in GATES]
-        agreed = "yes" if agrees(row) else "NO"
-        shown.add_row(row.direction, row.method, *cells, _MARKS[row.faithful], _MARKS[row.complete], agreed)
+        entries = ["one edge" if entry == "partial" else entry for entry in row.entries]
+        shown.add_row(row.direction, row.method, *entries, "yes" if row.entries == row.printed else "NO")
     Console().print(shown)

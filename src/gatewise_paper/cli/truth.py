@@ -14,7 +14,8 @@ from gatewise.cli.options import FoldingTable, JsonOption
 from gatewise.gate_types import GATE_TYPES
 
 if TYPE_CHECKING:
-    from gatewise_paper.truth.labels import Share, StudyResult
+    from gatewise.statistics import Interval
+    from gatewise_paper.truth.labels import StudyResult
 
 
 def truth_command(
@@ -23,7 +24,7 @@ def truth_command(
         bool, typer.Option("--gates", help="Judge gates across ports and of groups on every synthetic kind, instead.")
     ] = False,
     nested: Annotated[bool, typer.Option("--nested", help="Gates read gates.")] = False,
-    noise: Annotated[float, typer.Option(help="Deviation of stray weights and of what sources emit.")] = 0.0,
+    noise: Annotated[float, typer.Option(help="Standard deviation of stray weights and of what sources emit.")] = 0.0,
     methods: Annotated[str, typer.Option(help="Of eap,acdc,edge-pruning (slow); none for none.")] = "eap,acdc",
     baselines: Annotated[str, typer.Option(help="Of orders,exhaustive (slow),completed; none for none.")] = "none",
     share: Annotated[float, typer.Option(help="Share of the total effect that an edge has to carry.")] = 0.01,
@@ -47,15 +48,15 @@ def truth_command(
 
     models = 100 if models is None else models
     study = Study(models, nested, noise, fan_in, share, seed)
-    result = benchmark(study, _names(methods), _names(baselines))
+    measured = benchmark(study, _names(methods), _names(baselines))
     if as_json:
-        print(json.dumps(result.to_json(), indent=2))
+        print(json.dumps(asdict(measured), indent=2))
         return
     console = Console()
-    console.print(_searches(result))
-    if result.labels:
-        console.print(_labels(result))
-    seconds = ", ".join(f"{name} {value:.2f}" for name, value in result.seconds.items())
+    console.print(_searches(measured))
+    if measured.labels:
+        console.print(_labels(measured))
+    seconds = ", ".join(f"{name} {value:.2f}" for name, value in measured.seconds.items())
     console.print(
         f"{models} models, shares in % of edges with 95 % intervals over models; found: ns | dn. "
         f"Seconds per model: {seconds}.",
@@ -73,7 +74,7 @@ def _show_kinds(models: int, noise: float, seed: int, as_json: bool) -> None:
         return
     table = FoldingTable("kind", "error of gamma", "label right", "found", "false", "Rand index", box=box.SIMPLE_HEAD)
     for row in rows:
-        seen = (f"{row.found:.0%}", "-") if row.gate else ("-", f"{row.found:.0%}")
+        seen = (f"{row.discovered:.0%}", "-") if row.gate else ("-", f"{row.discovered:.0%}")
         index = "-" if row.rand_index is None else f"{row.rand_index:.2f}"
         table.add_row(row.kind, f"{row.gamma_error:.3f}", f"{row.right_label:.0%}", *seen, index)
     Console().print(table)
@@ -83,22 +84,26 @@ def _names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _searches(result: StudyResult) -> FoldingTable:
+def _searches(measured: StudyResult) -> FoldingTable:
     by_type = (f"of {kind}" for kind in GATE_TYPES)
     table = FoldingTable("method", "direction", "precision", "recall", *by_type, box=box.SIMPLE_HEAD)
-    for row in result.searches:
+    for row in measured.searches:
         shares = (row.precision, row.recall, *row.recall_by_type.values())
         table.add_row(row.method, row.direction, *map(_text, shares))
     return table
 
 
-def _labels(result: StudyResult) -> FoldingTable:
+def _labels(measured: StudyResult) -> FoldingTable:
     table = FoldingTable("method", "labels", "right", *GATE_TYPES, "mistakes", box=box.SIMPLE_HEAD)
-    for row in result.labels:
+    for row in measured.labels:
         mistakes = ", ".join(f"{count} {what}" for what, count in list(row.mistakes.items())[:2])
         table.add_row(row.method, row.rule, *map(_text, (row.accuracy, *row.by_type.values())), mistakes)
     return table
 
 
-def _text(share: Share | None) -> str:
-    return "-" if share is None else str(share)
+def _text(share: Interval | None) -> str:
+    """In %, with its interval if it has one."""
+    if share is None:
+        return "-"
+    interval = f" ({100 * share.low:.3g}-{100 * share.high:.3g})" if share.low < share.high else ""
+    return f"{100 * share.value:.1f}{interval}"

@@ -6,8 +6,8 @@ has its own. Ns+Dn averages two searches, which makes anything steadier, so ther
 pairs, and the mean of two masks that Edge Pruning trains by Ns.
 
 The distance of two circuits is the number of edges that exactly one of them has; its mean is over all pairs of seeds.
-Those are not independent, so what a seed adds to the mean is its jackknife pseudo-value: their deviation gives the ± of
-a difference, and verdicts are about them.
+Those are not independent, so what a seed adds to the mean is its jackknife pseudo-value: their standard deviation gives
+the ± of a difference, and verdicts are about them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from gatewise.errors import GatewiseError
 from gatewise.evaluation import overlap
 from gatewise.methods.base import SearchDirection
 from gatewise.statistics import rank_correlation
-from gatewise_paper.claims import Above, Claim, Ruling, rule, rules
-from gatewise_paper.experiment import Experiment, Measured, Measurement, Result, Search, Table, Variant, by_size
-from gatewise_paper.figures import BASELINE_COLOUR, Figure, by_task_and_method, direction_style, size_axis
+from gatewise_paper.claims import Claim, Ruling, rule, rules
+from gatewise_paper.experiment import Experiment, Measurement, Outcome, Search, Variant
 from gatewise_paper.lab import Lab
-from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES, deviation, plus_minus, seeds_note, task_name
+from gatewise_paper.measured import Measured
+from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES, plus_minus, seeds_note, standard_deviation, task_name
 from gatewise_paper.presets import Preset
-from gatewise_paper.printed_numbers import HAMMING
 from gatewise_paper.seed_statistics import pseudo_values
+from gatewise_paper.tables import Table, printed, size_table
 
 _NAME = "stability"
 _PAPER = {"acdc": "21.8 ± 5.3", "eap": "4.7 ± 1.8", "edge-pruning": "89.6 ± 27.9"}
 _COMPARED: tuple[SearchDirection, ...] = ("ns", "ns+dn")
-
-
+_CONTROL = "control"  # in the place of a direction
 _CONTROLS: dict[str, Variant] = {"eap": "twice the pairs", "edge-pruning": "two masks"}
 _CAUSES: dict[Variant, str] = {"fixed pairs": "search", "": "pairs"}
 
@@ -57,49 +56,47 @@ def cause_of(method: str) -> Variant:
 class Spread:
     """Distances between the circuits of all seeds, for each direction: `ns`, `ns+dn`, and perhaps `control`."""
 
-    def __init__(self, found: Mapping[str, Mapping[str, Any]], seeds: int, edges: Mapping[str, float]) -> None:
-        """found: what `overlaps` gives, by direction. edges: how many the circuits have, in the mean over seeds."""
+    def __init__(self, overlaps: Mapping[str, Mapping[str, Any]], seeds: int, edges: Mapping[str, float]) -> None:
+        """overlaps: by direction, see below. edges: how many the circuits have, in the mean over seeds."""
         self.seeds = seeds
         self._edges = edges
-        self.jaccard = {direction: float(one["jaccard"]) for direction, one in found.items()}
-        self._square = {}
+        self.jaccard = {direction: float(of_pairs["jaccard"]) for direction, of_pairs in overlaps.items()}
+        self._distances = {}  # [seed, seed]
         firsts, seconds = torch.triu_indices(seeds, seeds, 1)
-        for direction, one in found.items():
-            square = torch.zeros(seeds, seeds, dtype=torch.float64)
-            square[firsts, seconds] = torch.tensor(one["hamming"], dtype=torch.float64)
-            self._square[direction] = square + square.T
+        for direction, of_pairs in overlaps.items():
+            upper = torch.zeros(seeds, seeds, dtype=torch.float64)
+            upper[firsts, seconds] = torch.tensor(of_pairs["hamming"], dtype=torch.float64)
+            self._distances[direction] = upper + upper.T
 
-    def mean(self, direction: str, units: Sequence[int] | None = None) -> float:
-        """Mean distance over pairs of seeds, or of some of them."""
-        kept = list(range(self.seeds) if units is None else units)
-        some = self._square[direction][kept][:, kept]
-        return float(some.sum() / (len(kept) * (len(kept) - 1)))
+    def mean(self, direction: str, seeds: Sequence[int] | None = None) -> float:
+        """Mean distance over pairs of all seeds, or of these."""
+        chosen = list(range(self.seeds) if seeds is None else seeds)
+        return float(self._distances[direction][chosen][:, chosen].sum() / (len(chosen) * (len(chosen) - 1)))
 
-    def share(self, direction: str, units: Sequence[int] | None = None) -> float:
+    def share(self, direction: str, seeds: Sequence[int] | None = None) -> float:
         """The mean distance as a share of twice the circuits' size: 0 if all are equal, 1 if none share an edge."""
-        return self.mean(direction, units) / max(1.0, 2 * self._edges[direction])
+        return self.mean(direction, seeds) / max(1.0, 2 * self._edges[direction])
 
-    def difference(self, units: Sequence[int] | None = None) -> float:
+    def difference(self, seeds: Sequence[int] | None = None) -> float:
         """Ns minus Ns+Dn, in edges."""
-        return self.mean("ns", units) - self.mean("ns+dn", units)
+        return self.mean("ns", seeds) - self.mean("ns+dn", seeds)
 
-    def by_seed(self) -> list[float]:
-        """What each seed adds to the difference; NaN for fewer than three seeds."""
-        return self._by_seed(self.difference)
+    def by_seed(self, statistic: Callable[[Sequence[int]], float] | None = None) -> list[float]:
+        """What each seed adds to a statistic of all, or to the difference; NaN for fewer than three seeds."""
+        if self.seeds < 3:
+            return [math.nan] * self.seeds
+        return pseudo_values(statistic or self.difference, self.seeds)
 
-    def shares_by_seed(self, direction: str = "", of: str = "ns") -> list[float]:
-        """What each seed adds to the share, or to that of Ns (or another) less that of Ns+Dn."""
-        if direction:
-            return self._by_seed(lambda units: self.share(direction, units))
-        return self._by_seed(lambda units: self.share(of, units) - self.share("ns+dn", units))
-
-    def _by_seed(self, value: Callable[[Sequence[int]], float]) -> list[float]:
-        return [math.nan] * self.seeds if self.seeds < 3 else pseudo_values(value, self.seeds)
+    def shares_by_seed(self, direction: str, less: str = "") -> list[float]:
+        """What each seed adds to the share of a direction, less that of another."""
+        if not less:
+            return self.by_seed(lambda seeds: self.share(direction, seeds))
+        return self.by_seed(lambda seeds: self.share(direction, seeds) - self.share(less, seeds))
 
     @property
     def error(self) -> float:
         """Standard error of the difference."""
-        return deviation(self.by_seed()) / math.sqrt(self.seeds)
+        return standard_deviation(self.by_seed()) / math.sqrt(self.seeds)
 
 
 Spreads = dict[tuple[str, str, Variant], dict[int, Spread]]  # by task, method and what differs; by size
@@ -107,26 +104,26 @@ Spreads = dict[tuple[str, str, Variant], dict[int, Spread]]  # by task, method a
 
 def distances(lab: Lab, key: StabilityKey) -> dict[str, Any]:
     """How far apart the circuits of all seeds are: by direction, one for each size."""
-    found: dict[str, Any] = {}
+    by_direction: dict[str, Any] = {}
     for direction in _directions(key.variant):
         seeds = [lab.circuits(key.task, key.method, direction, seed, key.variant) for seed in range(key.seeds)]
-        found[direction] = [overlaps([one[size] for one in seeds]) for size in lab.sizes(key.method, key.task)]
-    return found
+        by_direction[direction] = [overlaps([seed[size] for seed in seeds]) for size in seeds[0]]
+    return by_direction
+
+
+def overlaps(circuits: Sequence[Circuit]) -> dict[str, Any]:
+    """Hamming distances of all pairs of circuits, and their mean Jaccard."""
+    overlapping = overlap(circuits)
+    return {"hamming": overlapping.hamming.tolist(), "jaccard": overlapping.mean_jaccard}
 
 
 def _directions(variant: Variant) -> tuple[SearchDirection, ...]:
     return ("ns",) if variant in _CONTROLS.values() else _COMPARED
 
 
-def overlaps(circuits: Sequence[Circuit]) -> dict[str, Any]:
-    """Hamming distances of all pairs of circuits, and their mean Jaccard."""
-    found = overlap(circuits)
-    return {"hamming": found.hamming.tolist(), "jaccard": found.mean_jaccard}
-
-
 def _methods(preset: Preset) -> list[str]:
     """Those with seeds to compare."""
-    return [method for method in preset.methods if preset.seeds_for(_NAME)[method] > 1]
+    return [method for method, seeds in preset.seeds_for(_NAME).items() if seeds > 1]
 
 
 def _check(preset: Preset) -> None:
@@ -135,43 +132,39 @@ def _check(preset: Preset) -> None:
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
+    seeds = lab.preset.seeds_for(_NAME)
     for task in lab.preset.tasks:
         for method in _methods(lab.preset):
-            seeds = lab.preset.seeds_for(_NAME)[method]
-            variants = dict.fromkeys((cause_of(method), "", *(_CONTROLS[m] for m in _CONTROLS if m == method)))
+            variants = dict.fromkeys((cause_of(method), "", _CONTROLS.get(method, "")))
             for variant in variants:
-                some = _directions(variant)
-                searches = tuple(Search(task, method, seed, some, variant) for seed in range(seeds))
-                yield Measurement(distances, StabilityKey(task, method, seeds, variant), searches)
+                directions = _directions(variant)
+                searches = tuple(Search(task, method, seed, directions, variant) for seed in range(seeds[method]))
+                yield Measurement(distances, StabilityKey(task, method, seeds[method], variant), searches)
 
 
-def _judge(lab: Lab, measured: Measured) -> Result:
+def _judge(lab: Lab, measured: Measured) -> Outcome:
     spreads: Spreads = {}
-    for key, found in measured.items():
+    for key, of_sizes in measured.items():
         if key.variant in _CONTROLS.values():
             continue
-        control = measured.get(key._replace(variant=_CONTROLS.get(key.method, "")), {})
-        if key.variant == cause_of(key.method) and len(control) == 1:
-            found = {**found, "control": control["ns"]}
+        by_direction = dict(of_sizes)
+        if key.variant == cause_of(key.method) and key.method in _CONTROLS:
+            by_direction[_CONTROL] = measured[key._replace(variant=_CONTROLS[key.method])]["ns"]
         spreads[key.task, key.method, key.variant] = {
-            size: Spread({name: some[i] for name, some in found.items()}, key.seeds, _edges(lab, key, size))
-            for i, size in enumerate(lab.sizes(key.method, key.task))
+            size: Spread({d: distance[i] for d, distance in by_direction.items()}, key.seeds, _edges(lab, key, size))
+            for i, size in enumerate(lab.sizes.of(key.method, key.task))
         }
-    return Result(
+    return Outcome(
         tables=[_differences(lab, spreads), *(_distances(lab, spreads, task) for task in lab.preset.tasks)],
-        rulings=_rulings(lab, spreads),
-        paper=(HAMMING,),
-        figures={
-            "Stability: mean share of a circuit's edges that another seed replaces (Hamming distance over twice the "
-            "size), over circuit size; seeds differ in the search (ACDC, Edge Pruning) or in the pairs (EAP). Control: "
-            "Ns with twice the pairs, or the mean of two masks. Low is stable; the dotted line is two random "
-            "circuits.": lambda: _figure(lab, spreads)
-        },
+        rulings=[
+            *(ruling for method in _methods(lab.preset) for ruling in _rulings(lab, spreads, method)),
+            *_more_random_than_eap(lab, spreads),
+        ],
+        paper=(printed("tabdifferencehamming"),),
         notes=[
             "The paper does not say what its deviations are over. A difference in edges grows with the size of the "
-            "circuits by its scale alone; the figure and the verdicts have shares.",
-            "Methods search on different numbers of pairs (see the settings), which also makes circuits vary: "
-            "compare directions of one method rather than methods.",
+            "circuits by its scale alone; the verdicts have shares.",
+            "Methods search on different numbers of pairs: compare directions of one method rather than methods.",
             "With one tau for all orders, ACDC's circuits are not all of the same size; shares are of their mean size.",
         ],
     )
@@ -179,12 +172,11 @@ def _judge(lab: Lab, measured: Measured) -> Result:
 
 def _edges(lab: Lab, key: StabilityKey, size: int) -> dict[str, float]:
     """How many edges the circuits have, by direction: as many as were asked for, unless a tau decides."""
-    edges = dict.fromkeys((*_COMPARED, "control"), float(size))
-    if key.method != "acdc" or key.variant != "fixed pairs":
-        return edges
-    for direction in _COMPARED:
-        seeds = [lab.circuits(key.task, key.method, direction, seed, key.variant) for seed in range(key.seeds)]
-        edges[direction] = statistics.fmean(len(one[size]) for one in seeds)
+    edges = dict.fromkeys((*_COMPARED, _CONTROL), float(size))
+    if key.method == "acdc" and key.variant == "fixed pairs":
+        for direction in _COMPARED:
+            seeds = [lab.circuits(key.task, key.method, direction, seed, key.variant) for seed in range(key.seeds)]
+            edges[direction] = statistics.fmean(len(seed[size]) for seed in seeds)
     return edges
 
 
@@ -192,122 +184,99 @@ def _differences(lab: Lab, spreads: Spreads) -> Table:
     """The paper's layout."""
     columns = {
         f"{task_name(task)} {METHOD_NAMES[method]}, {_CAUSES[variant]}": {
-            size: plus_minus(one.difference(), one.error) for size, one in some.items()
+            size: plus_minus(spread.difference(), spread.error) for size, spread in by_size.items()
         }
-        for (task, method, variant), some in spreads.items()
+        for (task, method, variant), by_size in spreads.items()
     }
     note = (
         "What differs between seeds stands after the method: the search alone, on fixed pairs (ACDC with one tau, "
         "untrimmed), or the pairs too. ± is "
         f"the jackknife's standard error over seeds. Positive: Ns is more random. Seeds: {_seeds(lab)}."
     )
-    return by_size("Mean Hamming distance over seeds, Ns minus Ns+Dn", columns, note)
+    return size_table("Mean Hamming distance over seeds, Ns minus Ns+Dn", columns, note)
 
 
 def _distances(lab: Lab, spreads: Spreads, task: str) -> Table:
     """The distances themselves, and Jaccard."""
-    columns = {
-        f"{METHOD_NAMES[method]} {_named(d, method)}, {_CAUSES[variant]}": {
-            size: f"{one.mean(d):.3g} ({one.jaccard[d]:.2f})" for size, one in some.items() if d in one.jaccard
-        }
-        for (of, method, variant), some in spreads.items()
-        if of == task
-        for d in next(iter(some.values())).jaccard
-    }
+    columns: dict[str, dict[int, str]] = {}
+    for (name, method, variant), by_size in spreads.items():
+        for size, spread in by_size.items() if name == task else ():
+            for direction, jaccard in spread.jaccard.items():
+                shown = f"Ns, {_CONTROLS[method]}" if direction == _CONTROL else DIRECTION_NAMES[direction]
+                column = columns.setdefault(f"{METHOD_NAMES[method]} {shown}, {_CAUSES[variant]}", {})
+                column[size] = f"{spread.mean(direction):.3g} ({jaccard:.2f})"
     note = f"Mean over pairs of seeds; shared edges as a share of all in brackets (Jaccard). Seeds: {_seeds(lab)}."
-    return by_size(f"{task_name(task)}: Hamming distance (Jaccard)", columns, note)
-
-
-def _named(direction: str, method: str) -> str:
-    return f"Ns, {_CONTROLS[method]}" if direction == "control" else DIRECTION_NAMES[direction]
-
-
-def _rulings(lab: Lab, spreads: Spreads) -> list[Ruling]:
-    claimed, methods = Above(lab.preset.smallest), _methods(lab.preset)
-    rulings: list[Ruling] = []
-
-    def values(method: str, variant: Variant, of: str = "ns") -> dict[str, list[float]]:
-        sizes = lab.judged_sizes(_NAME, method)
-        return {task_name(t): by_seed(spreads[t, method, variant], some, of=of) for t, some in sizes.items()}
-
-    for method in methods:
-        name, cause = METHOD_NAMES[method], cause_of(method)
-        printed = f"{_PAPER[method]} edges of 1,000 (IOI)"
-        what = "mean distance of {} less that of Ns+Dn, as a share of twice the size"
-        claims = [
-            Claim(
-                f"Circuits found by Ns+Dn vary less with the {_CAUSES[cause]} than those found by Ns.",
-                what.format("Ns"),
-                values(method, cause),
-                paper=printed,
-            ),
-            Claim(
-                "The difference between Ns and Ns+Dn grows with the number of edges.",
-                "rank correlation of size and difference in edges",
-                {task_name(t): growth(spreads[t, method, cause]) for t in lab.preset.tasks},
-                paper="0.4 to 510 edges for 100 to 5,000",
-            ),
-        ]
-        if cause:
-            text = "Circuits found by Ns+Dn also vary less if each seed has its own pairs."
-            claims.append(Claim(text, what.format("Ns"), values(method, "")))
-        if method in _CONTROLS:
-            control = _CONTROLS[method]
-            text = f"It is not that two searches are averaged: Ns+Dn also varies less than Ns with {control}."
-            claims.append(Claim(text, what.format(f"Ns with {control}"), values(method, cause, "control")))
-        rulings += rules(name, claimed, *claims)
-    for method in [m for m in methods if m != "eap" and "eap" in methods]:
-        apart = {}
-        for task, some in lab.judged_sizes(_NAME, method, "eap").items():
-            one, eap = (by_seed(spreads[task, name, ""], some, "ns") for name in (method, "eap"))
-            apart[task_name(task)] = [a - b for a, b in zip(one, eap, strict=False)]
-        claim = Claim(
-            f"{METHOD_NAMES[method]} is more random than EAP.",
-            "mean distance of its Ns circuits less that of EAP's, as a share of twice the size, pairs of each seed",
-            apart,
-            paper=f"{_PAPER[method]} against {_PAPER['eap']} edges (differences of Ns and Ns+Dn)",
-        )
-        rulings.append(rule(claim, claimed, method=f"{METHOD_NAMES[method]}, EAP"))
-    return rulings
-
-
-def by_seed(spreads: dict[int, Spread], sizes: Sequence[int], direction: str = "", of: str = "ns") -> list[float]:
-    """What each seed adds to the distance, or to the difference, as a share of twice the size; mean over sizes."""
-    shares = [spreads[size].shares_by_seed(direction, of) for size in sizes]
-    return [statistics.fmean(seed) for seed in zip(*shares, strict=True)]
-
-
-def growth(spreads: dict[int, Spread]) -> list[float]:
-    """Rank correlation of the size and of what each seed adds to the difference; NaN for fewer than three sizes."""
-    sizes = torch.tensor(list(spreads), dtype=torch.float64)
-    seeds = zip(*(one.by_seed() for one in spreads.values()), strict=True)
-    return [
-        rank_correlation(sizes, torch.tensor(seed, dtype=torch.float64))
-        if len(sizes) > 2 and not math.isnan(seed[0])
-        else math.nan
-        for seed in seeds
-    ]
-
-
-def _figure(lab: Lab, spreads: Spreads) -> Figure:
-    edges = lab.model.graph.n_edges
-
-    def fill(at: Any, task: str, method: str) -> None:
-        some = spreads[task, method, cause_of(method)]
-        for direction in next(iter(some.values())).jaccard:
-            shares = [one.share(direction) for one in some.values()]
-            style = direction_style(direction) if direction in _COMPARED else {"color": BASELINE_COLOUR, "marker": "x"}
-            at.plot(list(some), shares, **{"label": "control", **style})
-        chance = [1 - size / edges for size in some]
-        at.plot(list(some), chance, color=BASELINE_COLOUR, linestyle=":", linewidth=1, label="random circuits")
-        size_axis(at, list(some))
-        at.set_ylim(0, 1.05)
-
-    return by_task_and_method(lab.preset.tasks, _methods(lab.preset), fill, "share replaced", sharey=True)
+    return size_table(f"{task_name(task)}: Hamming distance (Jaccard)", columns, note)
 
 
 def _seeds(lab: Lab) -> str:
-    return seeds_note(lab.preset.seeds_for(_NAME), _methods(lab.preset))
+    return seeds_note(lab.preset.seeds_for(_NAME, _methods(lab.preset)))
+
+
+def _rulings(lab: Lab, spreads: Spreads, method: str) -> list[Ruling]:
+    cause, control = cause_of(method), _CONTROLS.get(method)
+    sizes = lab.sizes.judged(_NAME, method)
+
+    def varies_less(text: str, variant: Variant, direction: str = "ns", paper: str = "") -> Claim:
+        """A claim that Ns+Dn varies less than a direction."""
+        compared = "Ns" if direction == "ns" else f"Ns with {control}"
+        what = f"mean distance of {compared} less that of Ns+Dn, as a share of twice the size"
+        values = {t: by_seed(spreads[t, method, variant], judged, direction, "ns+dn") for t, judged in sizes.items()}
+        return Claim(text, what, {task_name(task): seeds for task, seeds in values.items()}, paper=paper)
+
+    claims = [
+        varies_less(
+            f"Circuits found by Ns+Dn vary less with the {_CAUSES[cause]} than those found by Ns.",
+            cause,
+            paper=f"{_PAPER[method]} edges of 1,000 (IOI)",
+        ),
+        Claim(
+            "The difference between Ns and Ns+Dn grows with the number of edges.",
+            "rank correlation of size and difference in edges",
+            {task_name(task): growth(spreads[task, method, cause]) for task in lab.preset.tasks},
+            paper="0.4 to 510 edges for 100 to 5,000",
+        ),
+    ]
+    if cause:
+        claims.append(varies_less("Circuits found by Ns+Dn also vary less if each seed has its own pairs.", ""))
+    if control:
+        text = f"It is not that two searches are averaged: Ns+Dn also varies less than Ns with {control}."
+        claims.append(varies_less(text, cause, _CONTROL))
+    return rules(METHOD_NAMES[method], *claims)
+
+
+def _more_random_than_eap(lab: Lab, spreads: Spreads) -> list[Ruling]:
+    methods, rulings = _methods(lab.preset), []
+    for method in [method for method in methods if method != "eap" and "eap" in methods]:
+        values = {}
+        for task, sizes in lab.sizes.judged(_NAME, method, "eap").items():
+            of_method, of_eap = (by_seed(spreads[task, name, ""], sizes, "ns") for name in (method, "eap"))
+            values[task_name(task)] = [a - b for a, b in zip(of_method, of_eap, strict=False)]
+        claim = Claim(
+            f"{METHOD_NAMES[method]} is more random than EAP.",
+            "mean distance of its Ns circuits less that of EAP's, as a share of twice the size, pairs of each seed",
+            values,
+            paper=f"{_PAPER[method]} against {_PAPER['eap']} edges (differences of Ns and Ns+Dn)",
+        )
+        rulings.append(rule(claim, method=f"{METHOD_NAMES[method]}, EAP"))
+    return rulings
+
+
+def by_seed(spreads: Mapping[int, Spread], sizes: Sequence[int], direction: str, less: str = "") -> list[float]:
+    """What each seed adds to the share of a direction, less that of another; mean over sizes."""
+    shares = [spreads[size].shares_by_seed(direction, less) for size in sizes]
+    return [statistics.fmean(seed) for seed in zip(*shares, strict=True)]
+
+
+def growth(spreads: Mapping[int, Spread]) -> list[float]:
+    """Rank correlation of the size and of what each seed adds to the difference; NaN for fewer than three sizes."""
+    sizes = torch.tensor(list(spreads), dtype=torch.float64)
+    correlations = []
+    for differences in zip(*(spread.by_seed() for spread in spreads.values()), strict=True):
+        known = len(sizes) > 2 and not math.isnan(differences[0])
+        seed = torch.tensor(differences, dtype=torch.float64)
+        correlations.append(rank_correlation(sizes, seed) if known else math.nan)
+    return correlations
 
 
 EXPERIMENT = Experiment(

@@ -1,1 +1,1 @@
-"""Measures that only the paper uses: misalignment, ablation of gates, contribution of gates."""
+"""Measures that only the paper uses: misalignment, ablation and contribution of gates, incompleteness."""

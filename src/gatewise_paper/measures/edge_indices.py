@@ -8,23 +8,19 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
 from gatewise.engine.patching.node_patching import LOGITS, Receivers
 from gatewise.engine.setting import Data
-from gatewise.gates.testing.gate_test import FLOOR, RESAMPLES
-from gatewise.gates.testing.harsanyi import gate_index, index_label
+from gatewise.gates.testing.harsanyi import gate_index
 from gatewise.gates.testing.measurement import gate_batches
 from gatewise.gates.testing.partners import single_edges
 from gatewise.models.model import Model
-from gatewise.statistics import percentile_interval, resampling_weights
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeIndices:
     """Gate indices of single edges at their receivers, all other edges of the receiver as one partner."""
 
-    graph: Graph
     edges: tuple[int, ...]  # indices in graph.edges
     effects: Tensor  # [Ns or Dn effect, edge, example], in units of the logit difference
     total_effect: Tensor  # [example], clean minus corrupted logit difference
@@ -39,28 +35,24 @@ class EdgeIndices:
         """Normalised Dn effects: restored if only this edge is denoised. [edge]"""
         return self.effects[1].mean(dim=-1) / self.total_effect.mean()
 
-    def gamma(self, floor: float = FLOOR) -> Tensor:
+    def gamma(self, floor: float) -> Tensor:
         """Gate indices: 1 AND, -1 OR, 0 ADDER; NaN where neither effect is above the floor. [edge]"""
         return gate_index(self.ns, self.dn, floor)
 
-    def labels(self, floor: float = FLOOR) -> list[str]:
-        """How each edge acts beside all others of its receiver, by the interval of its gate index over pairs."""
-        weights = resampling_weights(len(self.total_effect), RESAMPLES)
-        ns, dn = self.effects @ weights / (self.total_effect @ weights)  # [edge, resample] each
-        low, high = percentile_interval(gate_index(ns, dn))
-        return list(map(index_label, self.gamma(floor).tolist(), low.tolist(), high.tolist()))
 
-    def __repr__(self) -> str:
-        known = self.gamma()[~self.gamma().isnan()]
-        mean = f"{float(known.mean()):+.2f}" if len(known) else "-"
-        return f"<EdgeIndices of {len(self.edges):,} edges: {len(known):,} above the floor, mean gate index {mean}>"
+def edge_indices(model: Model, data: Data, of: Circuit, *, compute: Compute | None = None) -> EdgeIndices:
+    """Measure exact Ns and Dn effects of edges at their receivers.
 
+    Args:
+        model: The model.
+        data: Pairs, a task or a setting to measure on.
+        of: The edges.
+        compute: Where to run.
 
-def edge_indices(
-    model: Model, data: Data, of: Circuit, *, circuit: Circuit | None = None, compute: Compute | None = None
-) -> EdgeIndices:
-    """Measure exact Ns and Dn effects of all edges of `of` at their receivers, in the model or within a circuit."""
-    batches = gate_batches(model, data, circuit, compute=compute)
+    Returns:
+        The effects of each edge, and its gate index.
+    """
+    batches = gate_batches(model, data, None, compute=compute)
     batches.setting.check_circuits([of])
     graph, chosen = model.graph, model.graph.matrix(of.mask)
     column = torch.zeros(graph.n_edges, dtype=torch.long)
@@ -74,7 +66,7 @@ def edge_indices(
             edges = chosen[ports] & receivers.in_circuit[ports]
             if bool(edges.any()):
                 effects[-1][:, column[graph.edge_index[ports][edges]]] = _single_effects(receivers, node, edges)
-    return EdgeIndices(graph, tuple(of.indices), torch.cat(effects, dim=-1), torch.cat(totals))
+    return EdgeIndices(tuple(of.indices), torch.cat(effects, dim=-1), torch.cat(totals))
 
 
 def _single_effects(receivers: Receivers, node: int, edges: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ K is what a few nodes of the circuit do in it: all edges of C that touch one of 
 every path ends, is never drawn). Low is good: whatever is taken away, circuit and model break alike. Everything is by
 noising with patching, KL over the whole vocabulary at the last position, mean over examples.
 
-*What a deviation is over*: `over_subsets` is the deviation of single values over the drawn K of one circuit, and says
+*What a standard deviation is over*: `over_subsets` is that of single values over the drawn K of one circuit, and says
 how much one draw tells; `over_draws` that of the mean of n values over repeated draws of n, for the same circuit;
 `over_circuits` that of such means over circuits (discovery seeds), each with its own draw. The paper does not say what
 its deviations are over; five seeds with one draw each would be the last, which mixes what the first two tell apart.
@@ -29,50 +29,8 @@ from gatewise.progress import progress_bar
 from gatewise.statistics import kl_divergence, log_probabilities
 
 SAMPLES = (5, 10, 20, 30)  # numbers of K in the paper
-NODES = (2, 5)  # fewest and most nodes of a K
+_NODES = (2, 5)  # fewest and most nodes of a K
 _OUTPUT = "logits"
-
-
-@dataclass(frozen=True)
-class Subset:
-    """One K: the nodes, and the edges of the circuit that touch them."""
-
-    nodes: tuple[str, ...]
-    edges: Circuit
-
-
-@dataclass(frozen=True, eq=False)
-class Incompleteness:
-    """D(C\\K || G\\K) for several K of one circuit."""
-
-    subsets: tuple[Subset, ...]
-    values: Tensor  # [subset], mean over examples
-
-    @property
-    def mean(self) -> float:
-        return float(self.values.mean())
-
-    @property
-    def over_subsets(self) -> float:
-        """Standard deviation over the drawn K."""
-        return _deviation(self.values)
-
-    def of_first(self, count: int) -> float:
-        """The mean over the first K only: what fewer samples would have said."""
-        return float(self.values[:count].mean())
-
-    @property
-    def worst(self) -> tuple[Subset, float]:
-        """The K under which circuit and model differ most."""
-        place = int(self.values.argmax())
-        return self.subsets[place], float(self.values[place])
-
-    def __repr__(self) -> str:
-        worst, value = self.worst
-        return (
-            f"<Incompleteness {self.mean:.4g} ± {self.over_subsets:.2g} (deviation over {len(self.subsets)} K); "
-            f"worst {value:.4g} without {', '.join(worst.nodes)}>"
-        )
 
 
 @dataclass(frozen=True)
@@ -86,81 +44,76 @@ class SampledColumn:
     over_circuits: float  # NaN for one circuit
 
 
-def sample_subset(circuit: Circuit, rng: random.Random, nodes: tuple[int, int] = NODES) -> Subset:
-    """A number of nodes, drawn uniformly, of the circuit's, drawn uniformly, with their edges within it."""
+def sample_subset(circuit: Circuit, rng: random.Random) -> Circuit:
+    """A number of nodes, drawn uniformly, of the circuit's, drawn uniformly: their edges within it."""
+    graph, (fewest, most) = circuit.graph, _NODES
     present = [node for node in circuit.nodes if node != _OUTPUT]
-    if len(present) < nodes[0]:
-        raise GatewiseError(f"a K has at least {nodes[0]} nodes; the circuit has {len(present)} besides {_OUTPUT}.")
-    chosen = rng.sample(present, rng.randint(nodes[0], min(nodes[1], len(present))))
-    return _subset(circuit, chosen)
+    if len(present) < fewest:
+        raise GatewiseError(f"a K has at least {fewest} nodes; the circuit has {len(present)} besides {_OUTPUT}.")
+    chosen = set(rng.sample(present, rng.randint(fewest, min(most, len(present)))))
+    sends = torch.tensor([sender in chosen for sender in graph.senders])[graph.edge_sender]
+    reads = torch.tensor([node in chosen for node in graph.port_node])[graph.edge_port]
+    return circuit & Circuit(graph, sends | reads)
 
 
 def incompleteness(
-    model: Model,
-    data: Data,
-    circuit: Circuit,
-    *,
-    samples: int = 30,
-    nodes: tuple[int, int] = NODES,
-    seed: int = 0,
-    compute: Compute | None = None,
-) -> Incompleteness:
-    """D(C\\K || G\\K) over sampled K."""
-    if samples < 1 or not 1 <= nodes[0] <= nodes[1]:
-        raise GatewiseError(f"expected samples >= 1 and nodes as (fewest, most), got {samples} and {nodes}.")
-    rng = random.Random(f"incompleteness/{seed}")
-    subsets = tuple(sample_subset(circuit, rng, nodes) for _ in range(samples))
-    return Incompleteness(subsets, subset_divergence(model, data, circuit, [k.edges for k in subsets], compute=compute))
-
-
-def subset_divergence(
-    model: Model,
-    data: Data,
-    circuit: Circuit,
-    subsets: Sequence[Circuit],
-    *,
-    compute: Compute | None = None,
+    model: Model, data: Data, circuit: Circuit, *, samples: int = 30, seed: int = 0, compute: Compute | None = None
 ) -> Tensor:
+    """Measure D(C\\K || G\\K) over sampled K.
+
+    Args:
+        model: The model.
+        data: Pairs, a task or a setting to measure on.
+        circuit: C.
+        samples: How many K.
+        seed: Of the draw.
+        compute: Where to run.
+
+    Returns:
+        A value for each K, a mean over examples. [subset]
+
+    Raises:
+        GatewiseError: If there are no samples, or the circuit has too few nodes.
+    """
+    if samples < 1:
+        raise GatewiseError(f"expected samples >= 1, got {samples}.")
+    rng = random.Random(f"incompleteness/{seed}")
+    subsets = [sample_subset(circuit, rng) for _ in range(samples)]
+    return subset_divergence(Setting.of(model, data, compute=compute), circuit, subsets)
+
+
+def subset_divergence(setting: Setting, circuit: Circuit, subsets: Sequence[Circuit]) -> Tensor:
     """D(C\\K || G\\K) for each K, mean over examples. [subset]"""
-    setting = Setting.of(model, data, compute=compute)
-    model = setting.model
     setting.check_circuits([circuit, *subsets])
-    full = model.graph.full()
+    full = setting.graph.full()
     total = torch.zeros(len(subsets), dtype=torch.float64)
     batches = setting.batches()
     with progress_bar("incompleteness", len(subsets) * len(batches)) as bar:
         for batch in batches:
-            engine = SparseEngine(model, setting.intervention(batch))
-            for place, subset in enumerate(subsets):
+            engine = SparseEngine(setting.model, setting.intervention(batch))
+            for row, subset in enumerate(subsets):
                 p, q = (log_probabilities(engine.logits(c - subset)) for c in (circuit, full))
-                total[place] += float(kl_divergence(p, q).sum())
+                total[row] += float(kl_divergence(p, q).sum())
                 bar.advance()
     return total / len(setting)
 
 
-def sampled_columns(found: Tensor, samples: Sequence[int] = SAMPLES) -> list[SampledColumn]:
-    """What the first n of all K say, for each n. found: [circuit, draw, K]"""
+def sampled_columns(values: Tensor, samples: Sequence[int] = SAMPLES) -> list[SampledColumn]:
+    """What the first n of all K say, for each n. values: [circuit, draw, K]"""
     columns = []
     for count in samples:
-        values = found[:, :, :count]
-        means = values.mean(dim=-1)  # [circuit, draw]
+        first = values[:, :, :count]
+        means = first.mean(dim=-1)  # [circuit, draw]
         columns.append(
             SampledColumn(
                 count,
                 float(means.mean()),
-                sum(_deviation(one.flatten()) for one in values) / len(values),
-                sum(_deviation(one) for one in means) / len(means),
+                sum(_deviation(drawn.flatten()) for drawn in first) / len(first),
+                sum(_deviation(drawn) for drawn in means) / len(means),
                 _deviation(means[:, 0]),
             )
         )
     return columns
-
-
-def _subset(circuit: Circuit, nodes: Sequence[str]) -> Subset:
-    graph, chosen = circuit.graph, set(nodes)
-    sends = torch.tensor([sender in chosen for sender in graph.senders])[graph.edge_sender]
-    reads = torch.tensor([node in chosen for node in graph.port_node])[graph.edge_port]
-    return Subset(tuple(nodes), circuit & Circuit(graph, sends | reads))
 
 
 def _deviation(values: Tensor) -> float:

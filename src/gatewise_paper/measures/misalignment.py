@@ -35,17 +35,17 @@ from gatewise.circuits.graph import Grouping
 from gatewise.compute import Compute
 from gatewise.engine.patching.edge_ablation import EdgeAblation, Removal
 from gatewise.engine.patching.kl_screening import divergence_between
-from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
-from gatewise.gates.labels import Gates, Rule, label_gates
+from gatewise.gates.labels import Gates
 from gatewise.models.model import Model
 from gatewise.progress import Bar, progress_bar
 
 MisalignedType = Literal["AND", "OR"]
-MISALIGNED_TYPES: tuple[MisalignedType, ...] = ("AND", "OR")
+TYPES: tuple[MisalignedType, ...] = ("AND", "OR")
 Context = Literal["alone", "sound"]
 CONTEXTS: tuple[Context, ...] = ("alone", "sound")
+OFFSET = 1.5  # m, of OR
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,9 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class MisalignmentScore:
-    """The score of one type: mean and deviation over samples of K."""
+class Score:
+    """The score of one type: mean and standard deviation over samples of K."""
 
-    type: MisalignedType
     mean: float
     std: float  # over samples; nan if there are fewer than two
     terms: tuple[float, float]  # means of the two expectations: mean = first - second (+ m for OR)
@@ -87,43 +86,18 @@ class MisalignmentScore:
     connected: int  # edges of the type on a path from a source to the logits in C
     reason: str | None = None  # why there is no score
 
-    def to_json(self) -> dict[str, Any]:
-        """What has no value is None."""
-        return {key: None if value != value else value for key, value in asdict(self).items() if key != "terms"} | {
-            "terms": [None if term != term else term for term in self.terms]
-        }
-
-    def __str__(self) -> str:
-        shown = f"{self.mean:.4g}±{self.std:.1g}" if self.reason is None else f"none, {self.reason}"
-        return f"{self.type} {shown} ({self.edges} edges, {self.connected} connected)"
-
-
-@dataclass(frozen=True)
-class Misalignment:
-    """Scores of AND and OR, and how they were made."""
-
-    scores: Mapping[MisalignedType, MisalignmentScore]
-    context: Context
-    direction: Direction
-    offset: float  # m
-    sampling: Sampling
-
-    @property
-    def total(self) -> float:
-        """The sum that the best ratio minimises; nan if either score is."""
-        return sum(self.scores[kind].mean for kind in MISALIGNED_TYPES)
-
     @property
     def error(self) -> float:
-        """Standard error of the total, over samples."""
-        return math.sqrt(sum(s.std**2 / s.samples if s.samples else math.nan for s in self.scores.values()))
+        """Standard error of the mean."""
+        return self.std / math.sqrt(self.samples) if self.samples else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        scores: dict[str, Any] = {kind: score.to_json() for kind, score in self.scores.items()}
-        return {**scores, "direction": self.direction, "offset": self.offset, "sampling": asdict(self.sampling)}
+        """All fields; what has no value is None."""
+        plain = {key: None if value != value else value for key, value in asdict(self).items()}
+        return {**plain, "terms": [None if term != term else term for term in self.terms]}
 
-    def __str__(self) -> str:
-        return f"misalignment ({self.context}): " + "; ".join(str(self.scores[kind]) for kind in MISALIGNED_TYPES)
+
+Scores = Mapping[MisalignedType, Score]
 
 
 def misalignment(
@@ -133,31 +107,38 @@ def misalignment(
     *,
     context: Context = "alone",
     sampling: Sampling | None = None,
-    offset: float = 1.5,
-    direction: Direction = "ns",
     compute: Compute | None = None,
-) -> Misalignment:
-    """Misalignment scores of AND and OR. See the module for the formulas, and `Sampling` for what is drawn."""
+) -> Scores:
+    """Measure the misalignment scores of AND and OR.
+
+    Args:
+        model: The model.
+        data: Pairs, a task or a setting to measure on.
+        gates: Gates by the set difference of a noising and a denoising circuit.
+        context: Whether C is the circuit of the type "alone", or the "sound" circuit. See the module.
+        sampling: How sets and pairs of edges are drawn.
+        compute: Where to run.
+
+    Returns:
+        A score by type.
+
+    Raises:
+        GatewiseError: If the context is not known.
+    """
     if context not in CONTEXTS:
         raise GatewiseError(f"context is 'alone' (the gate circuit by itself) or 'sound', got {context!r}.")
     setting = Setting.of(model, data, compute=compute)
-    setting.check_direction(direction)
     setting.check_circuits([gates.sound])
     sampling = sampling or Sampling()
-    drawn = {kind: _draw(gates, kind, sampling) for kind in MISALIGNED_TYPES}
-    whole = {kind: gates.by_type[kind] if context == "alone" else gates.sound for kind in MISALIGNED_TYPES}
-    sums = {kind: torch.zeros(2, len(drawn[kind]), dtype=torch.float64) for kind in MISALIGNED_TYPES}
+    drawn = {kind: _draw(gates, kind, sampling) for kind in TYPES}
+    whole = {kind: gates.by_type[kind] if context == "alone" else gates.sound for kind in TYPES}
+    sums = {kind: torch.zeros(2, len(drawn[kind]), dtype=torch.float64) for kind in TYPES}
     batches = setting.batches()
     with progress_bar("misalignment", len(batches) * sum(map(len, drawn.values()))) as bar:
         for batch in batches:
-            bench = partial(EdgeAblation, setting, batch, direction=direction)
-            for kind in MISALIGNED_TYPES:
-                sums[kind] += _measure(bench, whole[kind], kind, drawn[kind], bar)
-    scores = {
-        kind: _score(gates, kind, sums[kind] / len(setting), whole[kind], sampling, offset if kind == "OR" else 0.0)
-        for kind in MISALIGNED_TYPES
-    }
-    return Misalignment(scores, context, direction, offset, sampling)
+            for kind in TYPES:
+                sums[kind] += _measure(partial(EdgeAblation, setting, batch), whole[kind], kind, drawn[kind], bar)
+    return {kind: _score(gates, kind, sums[kind] / len(setting), whole[kind], sampling) for kind in TYPES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,14 +153,14 @@ def _draw(gates: Gates, kind: MisalignedType, sampling: Sampling) -> list[_Sampl
     rng = random.Random(f"misalignment/{kind}/{sampling.seed}")
     circuit = gates.by_type[kind]
     everything = _receivers(circuit, gates.grouping)
-    found = []
+    samples = []
     for _ in range(sampling.samples if everything else 0):
         size = max(1, round(sampling.share * len(circuit)))
         removed = Circuit.from_indices(circuit.graph, rng.sample(circuit.indices, size))
         left = _receivers(circuit - removed, gates.grouping)
         if left:
-            found.append(_Sample(removed, _draw_pairs(rng, everything, sampling), _draw_pairs(rng, left, sampling)))
-    return found
+            samples.append(_Sample(removed, _draw_pairs(rng, everything, sampling), _draw_pairs(rng, left, sampling)))
+    return samples
 
 
 def _receivers(circuit: Circuit, grouping: Grouping) -> list[list[int]]:
@@ -213,44 +194,41 @@ def _measure(
         of_left = _outputs(bench_of(whole - sample.removed), sample.pairs_left)
         outputs.append(torch.stack([_stacked(of_whole, sample.pairs), _stacked(of_left, sample.pairs_left)]))
         bar.advance()
-    every = torch.stack(outputs)
-    if kind == "AND":
-        every = every.transpose(1, 2)  # one against two removed, of C and of C*; OR: C against C*, without one and two
-    p, q = every.unbind(dim=1)  # [sample, term, draw, example, d] each; unembedded together
-    found = divergence_between(bench.model, p.flatten(0, 2), q.flatten(0, 2)).reshape(p.shape[:-1])
-    return found.mean(dim=2).sum(dim=-1).T
+    stacked = torch.stack(outputs)
+    if kind == "AND":  # one against two removed, of C and of C*; OR: C against C*, without one and without two
+        stacked = stacked.transpose(1, 2)
+    p, q = stacked.unbind(dim=1)  # [sample, term, draw, example, d] each; unembedded together
+    divergences = divergence_between(bench.model, p.flatten(0, 2), q.flatten(0, 2)).reshape(p.shape[:-1])
+    return divergences.mean(dim=2).sum(dim=-1).T
 
 
 def _outputs(bench: EdgeAblation, pairs: Sequence[tuple[int, int]]) -> dict[Removal, Tensor]:
     """Last residuals [example, d] of the bench's circuit without i, and without i and j, for each pair."""
-    removals = list(dict.fromkeys(frozenset(some) for i, j in pairs for some in ((i,), (i, j))))
-    found = {}
-    for places, residual in bench.residuals(removals):
-        for place, one in zip(places, residual, strict=True):
-            found[removals[place]] = one
-    return found
+    removals = list(dict.fromkeys(frozenset(edges) for i, j in pairs for edges in ((i,), (i, j))))
+    outputs = {}
+    for rows, residuals in bench.residuals(removals):
+        for row, residual in zip(rows, residuals, strict=True):
+            outputs[removals[row]] = residual
+    return outputs
 
 
 def _stacked(outputs: Mapping[Removal, Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
     """Without the first, and without both, of each pair. [one or two, pair, example, d]"""
-    one = torch.stack([outputs[frozenset((i,))] for i, _ in pairs])
-    return torch.stack([one, torch.stack([outputs[frozenset(pair)] for pair in pairs])])
+    without_first = torch.stack([outputs[frozenset((i,))] for i, _ in pairs])
+    return torch.stack([without_first, torch.stack([outputs[frozenset(pair)] for pair in pairs])])
 
 
-def _score(
-    gates: Gates, kind: MisalignedType, terms: Tensor, whole: Circuit, sampling: Sampling, offset: float
-) -> MisalignmentScore:
+def _score(gates: Gates, kind: MisalignedType, terms: Tensor, whole: Circuit, sampling: Sampling) -> Score:
     """terms: [term, sample]"""
     circuit = gates.by_type[kind]
     receivers = _receivers(circuit, gates.grouping)
-    values = terms[0] - terms[1] + offset
+    values = terms[0] - terms[1] + (OFFSET if kind == "OR" else 0.0)
     reason = None
     if not receivers:
         reason = f"no receiver has two {kind} edges"
     elif not len(values):
         reason = f"no receiver has two {kind} edges left without K"
-    return MisalignmentScore(
-        type=kind,
+    return Score(
         mean=float(values.mean()),
         std=float(values.std()) if len(values) > 1 else math.nan,
         terms=(float(terms[0].mean()), float(terms[1].mean())),
@@ -261,84 +239,3 @@ def _score(
         connected=len(whole.connected() & circuit),
         reason=reason,
     )
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """Misalignment of one noising and one denoising circuit."""
-
-    ns_edges: int
-    dn_edges: int
-    misalignment: Misalignment
-
-    @property
-    def ratio(self) -> float:
-        """Ns : Dn, as the paper's table has it: 1.12 means 1.12 : 1."""
-        return self.ns_edges / self.dn_edges if self.dn_edges else math.inf
-
-
-@dataclass(frozen=True)
-class MisalignmentCurve:
-    """Misalignment over sizes of the denoising circuit, for one noising circuit."""
-
-    points: tuple[CurvePoint, ...]  # by growing size
-
-    @property
-    def best(self) -> CurvePoint:
-        """The point with the smallest sum of both scores; of equal ones, the one nearest to 1 : 1."""
-        scored = [point for point in self.points if not math.isnan(point.misalignment.total)]
-        if not scored:
-            raise GatewiseError(
-                "no size of the denoising circuit has scores of both AND and OR, so there is no best ratio: "
-                "their circuits have too few edges with a common receiver. Use larger circuits."
-            )
-        return min(scored, key=lambda point: (point.misalignment.total, abs(point.ns_edges - point.dn_edges)))
-
-    @property
-    def best_ratio(self) -> float:
-        """Ns : Dn at the smallest sum of both scores. See `rivals` for whether that means anything."""
-        return self.best.ratio
-
-    @property
-    def rivals(self) -> tuple[CurvePoint, ...]:
-        """Other points whose sum is within two standard errors (of the difference) of the best."""
-        best = self.best
-        return tuple(point for point in self.points if point is not best and _near(point, best))
-
-    def __str__(self) -> str:
-        lines = [f"{'ns:dn':>13} {'AND':>16} {'OR':>16} {'sum':>8}"]
-        for point in self.points:
-            cells = [f"{s.mean:.4g}±{s.std:.1g}" for s in (point.misalignment.scores[k] for k in MISALIGNED_TYPES)]
-            size = f"{point.ns_edges}:{point.dn_edges}"
-            lines.append(f"{size:>13} {cells[0]:>16} {cells[1]:>16} {point.misalignment.total:8.4g}")
-        return "\n".join(lines)
-
-
-def _near(point: CurvePoint, best: CurvePoint) -> bool:
-    mine, theirs = point.misalignment, best.misalignment
-    return mine.total - theirs.total <= 2 * math.hypot(mine.error, theirs.error)
-
-
-def misalignment_curve(
-    model: Model,
-    data: Data,
-    ns: Circuit,
-    dn_circuits: Sequence[Circuit],
-    *,
-    rule: Rule = "plain",
-    by: Grouping = "port",
-    context: Context = "alone",
-    sampling: Sampling | None = None,
-    offset: float = 1.5,
-    direction: Direction = "ns",
-    compute: Compute | None = None,
-) -> MisalignmentCurve:
-    """Misalignment of one noising circuit with denoising circuits of several sizes (the paper: 60 to 140 for 100)."""
-    points, setting = [], Setting.of(model, data, compute=compute)
-    for dn in sorted(dn_circuits, key=len):
-        gates = label_gates(ns, dn, rule=rule, by=by)
-        found = misalignment(
-            model, setting, gates, context=context, sampling=sampling, offset=offset, direction=direction
-        )
-        points.append(CurvePoint(len(ns), len(dn), found))
-    return MisalignmentCurve(tuple(points))

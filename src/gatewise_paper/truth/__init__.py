@@ -1,1 +1,1 @@
-"""How often labels and tests are right on synthetic models with known gates, for `gatewise truth`."""
+"""Methods and labelling rules against models whose gates are known, for `gatewise truth`."""

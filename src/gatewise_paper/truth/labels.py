@@ -1,13 +1,13 @@
 """How often methods find the right edges and rules give them the right labels, on models whose gates are known.
 
 Every method searches every random synthetic model under Ns, Dn and Ns+Dn. *Found* are the edges of ns | dn. Rules label
-them: the plain split; the repaired split; `tested`, truth tables within the found circuit; `tested in G`, tables in the
-full graph. An edge that a rule leaves without a label counts as wrong. Beside the methods stand two alternatives that
-the paper rejects for their cost, the union over search orders (ACDC under several seeds) and trying all combinations of
-every receiver's senders; and what EAP found, completed by what appears when parts of it are switched.
+them: by set difference, plain and repaired; `tested`, truth tables within the found circuit; `tested in G`, tables in
+the full graph. An edge that a rule leaves without a label counts as wrong. Beside the methods stand two alternatives
+that the paper rejects for their cost, the union over search orders (ACDC under several seeds) and trying all
+combinations of every receiver's senders; and what EAP found, completed by what appears when parts of it are switched.
 
 Thresholds are one share of the total effect for all: an edge counts if it moves the logit difference by at least
-`share` of the way between the two runs. KL is quadratic near its reference, so tau and the price of an edge are share^2
+`share` of the way between the two runs. KL is quadratic near its reference, so tau and the sparsity penalty are share^2
 of the KL between the two runs. Intervals are bootstrap intervals over models.
 """
 
@@ -17,8 +17,8 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,15 +37,15 @@ from gatewise.methods.discovery import discover
 from gatewise.methods.registry import find_method
 from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise.progress import progress_bar
-from gatewise.statistics import ratio_interval
+from gatewise.statistics import Interval, ratio_interval
 
 METHODS = ("eap", "acdc", "edge-pruning")
 BASELINES = ("orders", "exhaustive", "completed")
 DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
-FOUND = "found"  # ns | dn: what is labelled
+UNION = "found"  # ns | dn: what is labelled
 ORDERS = 8  # search orders whose union is taken
 _MOST_SENDERS = 16  # of which all combinations are tried
-PRUNING_STEPS = 1_000  # of Edge Pruning: at so low a price of an edge, its default leaves two edges where one would do
+PRUNING_STEPS = 1_000  # of Edge Pruning: at so low a sparsity penalty, its default leaves two edges for one
 Labels = Mapping[str, str | None]  # by edge
 
 
@@ -67,7 +67,7 @@ class Study:
     def synthetic(self) -> Iterable[SyntheticModel]:
         for seed in range(self.seed, self.seed + self.models):
             options: dict[str, Any] = {"nested": self.nested, "noise": self.noise, "fan_in": self.fan_in}
-            yield random_logic_model(seed, dtype=torch.float64, **options)  # share^2 is near the noise of float32
+            yield random_logic_model(seed, dtype=torch.float64, **options)  # share^2 is near the rounding of float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,32 +75,9 @@ class Trial:
     """What one method found in one model."""
 
     synthetic: SyntheticModel
-    circuits: Mapping[str, Circuit]  # by direction; FOUND is what was labelled
+    circuits: Mapping[str, Circuit]  # by direction; UNION is what was labelled
     labels: Mapping[str, Labels]  # by rule
     seconds: float
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share pooled over models, with its 95 % bootstrap interval over them."""
-
-    value: float
-    low: float
-    high: float
-    of: int  # edges
-
-    @classmethod
-    def of_counts(cls, hits: Sequence[int], totals: Sequence[int]) -> Share | None:
-        """One count for each model; None if there is nothing to take a share of."""
-        if not sum(totals):
-            return None
-        found = ratio_interval(hits, totals)
-        return cls(found.value, found.low, found.high, sum(totals))
-
-    def __str__(self) -> str:
-        if not self.low < self.high:
-            return f"{100 * self.value:.1f}"
-        return f"{100 * self.value:.1f} ({100 * self.low:.3g}-{100 * self.high:.3g})"
 
 
 @dataclass(frozen=True)
@@ -109,9 +86,9 @@ class SearchRow:
 
     method: str
     direction: str
-    precision: Share | None  # found edges that are true
-    recall: Share | None  # true edges that are found
-    recall_by_type: Mapping[GateType, Share | None]
+    precision: Interval | None  # found edges that are true
+    recall: Interval | None  # true edges that are found
+    recall_by_type: Mapping[GateType, Interval | None]
 
 
 @dataclass(frozen=True)
@@ -120,42 +97,51 @@ class LabelRow:
 
     method: str
     rule: str
-    accuracy: Share | None
-    by_type: Mapping[GateType, Share | None]
-    by_fan_in: Mapping[int, Share | None]
+    accuracy: Interval | None
+    by_type: Mapping[GateType, Interval | None]
+    by_fan_in: Mapping[int, Interval | None]
     mistakes: Mapping[str, int]  # "truth as label" -> edges
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """The benchmark's result."""
+    """What the benchmark gives."""
 
     study: Study
     searches: list[SearchRow] = field(default_factory=list)
     labels: list[LabelRow] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # per model, by method
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def benchmark(study: Study, methods: Sequence[str] = METHODS, baselines: Sequence[str] = BASELINES) -> StudyResult:
-    """Run methods and baselines on all models."""
-    for name, known in ((methods, METHODS), (baselines, BASELINES)):
-        unknown = [one for one in name if one not in known]
+    """Run methods and baselines on all models.
+
+    Args:
+        study: Which models, and what counts as an edge.
+        methods: Methods, of METHODS.
+        baselines: Alternatives, of BASELINES.
+
+    Returns:
+        Precision and recall of the searches, and how often labels are right.
+
+    Raises:
+        GatewiseError: If a method or baseline is not known.
+    """
+    for names, known in ((methods, METHODS), (baselines, BASELINES)):
+        unknown = [name for name in names if name not in known]
         if unknown:
             raise GatewiseError(f"the truth benchmark has {', '.join(known)}; got {unknown[0]!r}.")
-    result = StudyResult(study)
+    measured = StudyResult(study)
     for name in (*methods, *baselines):
         trials = []
         with progress_bar(f"truth: {name}", study.models) as bar:
             for seed, synthetic in enumerate(study.synthetic(), study.seed):
                 trials.append(trial(synthetic, name, study.share, seed))
                 bar.advance()
-        result.searches.extend(_search_row(name, key, trials) for key in trials[0].circuits)
-        result.labels.extend(_label_row(name, rule, trials) for rule in trials[0].labels)
-        result.seconds[name] = sum(one.seconds for one in trials) / len(trials)
-    return result
+        measured.searches.extend(_search_row(name, key, trials) for key in trials[0].circuits)
+        measured.labels.extend(_label_row(name, rule, trials) for rule in trials[0].labels)
+        measured.seconds[name] = sum(tried.seconds for tried in trials) / len(trials)
+    return measured
 
 
 def trial(synthetic: SyntheticModel, name: str, share: float, seed: int) -> Trial:
@@ -190,14 +176,14 @@ def _by_method(
     synthetic: SyntheticModel, method: str, share: float, seed: int
 ) -> tuple[dict[str, Circuit], dict[str, Labels]]:
     circuits: dict[str, Circuit] = {d: _find(synthetic, method, d, share, seed) for d in DIRECTIONS}
-    found = circuits[FOUND] = circuits["ns"] | circuits["dn"]
+    union = circuits[UNION] = circuits["ns"] | circuits["dn"]
     labels: dict[str, Labels] = {}
     for rule in ("plain", "repaired"):
         gates = label_gates(circuits["ns"], circuits["dn"], rule=rule)
-        labels[rule] = {edge: gates.label(edge) for edge in found}
+        labels[rule] = {edge: gates.label(edge) for edge in union}
     model, pairs = synthetic.model, synthetic.pairs
-    labels["tested"] = labels_by_test(test_edge_pairs(model, pairs, found))
-    everywhere = test_edge_pairs(model, pairs, model.graph.full(), of=found)
+    labels["tested"] = labels_by_test(test_edge_pairs(model, pairs, union))
+    everywhere = test_edge_pairs(model, pairs, model.graph.full(), of=union)
     labels["tested in G"] = labels_by_test(everywhere)
     return circuits, labels
 
@@ -210,8 +196,7 @@ def _search_orders(synthetic: SyntheticModel, share: float, seed: int) -> tuple[
     seeds = range(seed * ORDERS, (seed + 1) * ORDERS)
     always, ever = {}, {}
     for direction in ("ns", "dn"):
-        found = [_find(synthetic, "acdc", direction, share, one) for one in seeds]
-        masks = torch.stack([circuit.mask for circuit in found])
+        masks = torch.stack([_find(synthetic, "acdc", direction, share, order).mask for order in seeds])
         graph = synthetic.model.graph
         always[direction], ever[direction] = Circuit(graph, masks.all(dim=0)), Circuit(graph, masks.any(dim=0))
     both = ever["ns"] | ever["dn"]
@@ -221,50 +206,49 @@ def _search_orders(synthetic: SyntheticModel, share: float, seed: int) -> tuple[
         "OR": always["dn"] - always["ns"],
     }
     labels = {edge: next((kind for kind, edges in kinds.items() if edge in edges), None) for edge in both}
-    return {"ns": ever["ns"], "dn": ever["dn"], FOUND: both}, {"orders": labels}
+    return {"ns": ever["ns"], "dn": ever["dn"], UNION: both}, {"orders": labels}
 
 
 def _completed(synthetic: SyntheticModel, share: float, seed: int) -> dict[str, Circuit]:
     """What EAP finds in either direction, with the edges whose score appears when nodes and gates of it go."""
-    found = _find(synthetic, "eap", "ns", share, seed) | _find(synthetic, "eap", "dn", share, seed)
-    return {FOUND: add_backups(synthetic.model, synthetic.pairs, found, share=share)}
+    union = _find(synthetic, "eap", "ns", share, seed) | _find(synthetic, "eap", "dn", share, seed)
+    return {UNION: add_backups(synthetic.model, synthetic.pairs, union, share=share)}
 
 
 def _exhaustive(synthetic: SyntheticModel, share: float) -> tuple[dict[str, Circuit], dict[str, Labels]]:
-    """All combinations of every port's senders, all other edges kept: what the logit difference says of each edge and
-    pair."""
+    """All combinations of every port's senders, all other edges kept: what the metric says of each edge and pair."""
     graph = synthetic.model.graph
-    found: list[int] = []
+    whole = float(synthetic.pairs.logit_diff(last_logits(synthetic.model, synthetic.pairs)).mean())
+    carrying: list[int] = []  # edges that matter
     labels: dict[str, str | None] = {}
     for port in range(len(graph.ports)):
         edges = graph.edge_index[port][graph.edge_index[port] >= 0].tolist()
         logit_diffs = logit_diffs_of_combinations(synthetic, edges)
-        whole = float(synthetic.pairs.logit_diff(last_logits(synthetic.model, synthetic.pairs)).mean())
         effects = [_differences(logit_diffs, [i]).abs().amax() for i in range(len(edges))]
         useful = [i for i, effect in enumerate(effects) if float(effect) >= share * abs(whole)]
-        found += [edges[i] for i in useful]
-        votes = {i: [_pair_label(logit_diffs, i, j) for j in useful if j != i] for i in useful}
-        labels |= {graph.edges[edges[i]]: _strongest(some) for i, some in votes.items()}
-    return {FOUND: graph.circuit(found)}, {"exhaustive": labels}
+        carrying += [edges[i] for i in useful]
+        for i in useful:
+            votes = [_pair_label(logit_diffs, i, j) for j in useful if j != i]
+            labels[graph.edges[edges[i]]] = max(votes)[1] if votes else None
+    return {UNION: graph.circuit(carrying)}, {"exhaustive": labels}
 
 
 def logit_diffs_of_combinations(synthetic: SyntheticModel, edges: Sequence[int]) -> Tensor:
     """The mean logit difference for every set of kept edges, all into one port. [kept (0 or 1) for each edge...]"""
     if len(edges) > _MOST_SENDERS:
         raise GatewiseError(f"a port has {len(edges)} senders; all combinations are tried up to {_MOST_SENDERS}.")
-    kept = itertools.product((False, True), repeat=len(edges))
-    removals = [frozenset(edge for edge, stays in zip(edges, row, strict=True) if not stays) for row in kept]
+    combinations = itertools.product((False, True), repeat=len(edges))
+    removals = [frozenset(edge for edge, stays in zip(edges, row, strict=True) if not stays) for row in combinations]
     full = synthetic.model.graph.full()
-    found = measure_removals(
-        Setting(synthetic.model, synthetic.pairs), full, removals, lambda bench: [bench.logit_diff]
-    )
-    return found[0].mean(dim=-1).reshape([2] * len(edges))
+    setting = Setting(synthetic.model, synthetic.pairs)
+    values = measure_removals(setting, full, removals, lambda bench: [bench.logit_diff])[0]
+    return values.mean(dim=-1).reshape([2] * len(edges))
 
 
-def _differences(logit_diffs: Tensor, places: Sequence[int]) -> Tensor:
-    """What keeping the edge at a place gains; for two places, how much more both gain than each: for all others."""
-    for place in sorted(places, reverse=True):
-        logit_diffs = logit_diffs.select(place, 1) - logit_diffs.select(place, 0)
+def _differences(logit_diffs: Tensor, edges: Sequence[int]) -> Tensor:
+    """What keeping an edge gains; for two edges, how much more both gain than each: for all states of the others."""
+    for dimension in sorted(edges, reverse=True):  # selecting removes a dimension, and leaves those before it
+        logit_diffs = logit_diffs.select(dimension, 1) - logit_diffs.select(dimension, 0)
     return logit_diffs
 
 
@@ -273,7 +257,7 @@ def _pair_label(logit_diffs: Tensor, i: int, j: int) -> tuple[float, GateType]:
 
     The pair's effect is the largest gain of either edge; an interaction of less than half of it is none.
     """
-    effect = min(float(_differences(logit_diffs, [place]).abs().amax()) for place in (i, j))
+    effect = min(float(_differences(logit_diffs, [edge]).abs().amax()) for edge in (i, j))
     together = _differences(logit_diffs, [i, j]).flatten()
     interaction = float(together[together.abs().argmax()])
     if abs(interaction) < 0.5 * effect:
@@ -281,48 +265,55 @@ def _pair_label(logit_diffs: Tensor, i: int, j: int) -> tuple[float, GateType]:
     return abs(interaction), "AND" if interaction > 0 else "OR"
 
 
-def _strongest(votes: Sequence[tuple[float, GateType]]) -> GateType | None:
-    return max(votes)[1] if votes else None
+def _share(hits: Sequence[int], totals: Sequence[int]) -> Interval | None:
+    """A share pooled over models, one count for each, with its bootstrap interval; None without anything to count."""
+    return ratio_interval(hits, totals) if sum(totals) else None
 
 
 def _search_row(method: str, direction: str, trials: Sequence[Trial]) -> SearchRow:
-    circuits = [one.circuits[direction] for one in trials]
+    circuits = [tried.circuits[direction] for tried in trials]
 
-    def recall(*kinds: GateType) -> Share | None:
-        true = [[edge for edge, kind in one.synthetic.truth.items() if kind in kinds] for one in trials]
-        hits = [sum(edge in found for edge in edges) for edges, found in zip(true, circuits, strict=True)]
-        return Share.of_counts(hits, [len(edges) for edges in true])
+    def recall(*kinds: GateType) -> Interval | None:
+        true = [[edge for edge, kind in tried.synthetic.truth.items() if kind in kinds] for tried in trials]
+        hits = [sum(edge in circuit for edge in edges) for edges, circuit in zip(true, circuits, strict=True)]
+        return _share(hits, [len(edges) for edges in true])
 
-    hits = [len(found & one.synthetic.circuit) for one, found in zip(trials, circuits, strict=True)]
-    precision = Share.of_counts(hits, [len(found) for found in circuits])
+    hits = [len(circuit & tried.synthetic.circuit) for tried, circuit in zip(trials, circuits, strict=True)]
+    precision = _share(hits, [len(circuit) for circuit in circuits])
     return SearchRow(method, direction, precision, recall(*GATE_TYPES), {kind: recall(kind) for kind in GATE_TYPES})
 
 
 def _label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
-    counted = [_labelled(one, rule) for one in trials]
+    labelled = [_labelled(tried, rule) for tried in trials]
 
-    def accuracy(chosen: Callable[[GateType, int], bool]) -> Share | None:
-        rows = [[(kind, label) for kind, fan_in, label in edges if chosen(kind, fan_in)] for edges in counted]
-        return Share.of_counts([sum(kind == label for kind, label in row) for row in rows], list(map(len, rows)))
+    def accuracy(chosen: Callable[[_Labelled], bool]) -> Interval | None:
+        rows = [[edge.kind == edge.label for edge in of_trial if chosen(edge)] for of_trial in labelled]
+        return _share([sum(right) for right in rows], list(map(len, rows)))
 
-    fan_ins = sorted({fan_in for edges in counted for _, fan_in, _ in edges})
-    wrong = Counter(f"{kind} as {label}" for edges in counted for kind, _, label in edges if kind != label)
-    return LabelRow(
-        method,
-        rule,
-        accuracy(lambda kind, fan_in: True),
-        {one: accuracy(lambda kind, fan_in, one=one: kind == one) for one in GATE_TYPES},  # type: ignore[misc]
-        {one: accuracy(lambda kind, fan_in, one=one: fan_in == one) for one in fan_ins},  # type: ignore[misc]
-        dict(wrong.most_common()),
-    )
+    everything = [edge for of_trial in labelled for edge in of_trial]
+    mistakes = Counter(f"{edge.kind} as {edge.label}" for edge in everything if edge.kind != edge.label)
+    by_type = {kind: accuracy(lambda edge, kind=kind: edge.kind == kind) for kind in GATE_TYPES}  # type: ignore[misc]
+    by_fan_in = {
+        fan_in: accuracy(lambda edge, fan_in=fan_in: edge.fan_in == fan_in)  # type: ignore[misc]
+        for fan_in in sorted({edge.fan_in for edge in everything})
+    }
+    return LabelRow(method, rule, accuracy(lambda _: True), by_type, by_fan_in, dict(mistakes.most_common()))
 
 
-def _labelled(one: Trial, rule: str) -> list[tuple[GateType, int, str | None]]:
-    """Type, fan-in of the gate and label of every true edge that was found."""
-    found, labels = one.circuits[FOUND], one.labels[rule]
-    fan_in = {gate.node: len(gate.senders) for gate in one.synthetic.gates}
+class _Labelled(NamedTuple):
+    """A true edge that was found."""
+
+    kind: GateType
+    fan_in: int  # of its gate
+    label: str | None
+
+
+def _labelled(tried: Trial, rule: str) -> list[_Labelled]:
+    """Every true edge that was found."""
+    circuit, labels = tried.circuits[UNION], tried.labels[rule]
+    fan_in = {gate.node: len(gate.senders) for gate in tried.synthetic.gates}
     return [
-        (kind, fan_in[edge.partition("->")[2]], labels.get(edge))
-        for edge, kind in one.synthetic.truth.items()
-        if edge in found
+        _Labelled(kind, fan_in[edge.partition("->")[2]], labels.get(edge))
+        for edge, kind in tried.synthetic.truth.items()
+        if edge in circuit
     ]

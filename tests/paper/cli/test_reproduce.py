@@ -11,7 +11,7 @@ import pytest
 
 from gatewise.cli import main as cli
 from gatewise_paper.experiments import EXPERIMENTS
-from gatewise_paper.presets import PRESETS, Fitting
+from gatewise_paper.presets import PRESETS, Fitting, Forgetting, Testing
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -65,8 +65,8 @@ def test_all_experiments_small(
     few: dict[str, Any] = {  # what has no option; one threshold serves both sizes
         "sampled_pairs": 2,
         "fitting": Fitting(pairs=2, sets=2),
-        "gate_pairs": 16,
-        "forget_sizes": (1, 5),
+        "testing": Testing(pairs=16),
+        "forgetting": Forgetting(sizes=(1, 5)),
         "parameters": {"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}},
     }
     monkeypatch.setitem(PRESETS, "quick", PRESETS["quick"].changed(**few))
