@@ -1,4 +1,4 @@
-"""Verdicts: what becomes of a claim of the paper.
+"""Verdicts on the paper's claims: supported, contradicted, no difference or cannot tell, by values over seeds.
 
 The unit is a seed, its pairs and its search: sizes, gates and samples within a seed belong together, so each seed gives
 one number. What is claimed of that number, and which difference is too small to matter, is declared beforehand. A test

@@ -1,4 +1,4 @@
-"""The test of one gate: how groups of edges into one node act together, at the node and in the whole model.
+"""`test_gate`: the test of one gate, from a table of effects to its label and confidence intervals.
 
 `test_gate` goes four steps:
 
