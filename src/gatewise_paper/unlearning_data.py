@@ -186,10 +186,9 @@ def _datasets() -> Any:
 
 def _download_answers() -> dict[str, list[tuple[str, bool]]]:
     """The dataset's questions with their answers, as `read_answers` gives them."""
+    datasets = _datasets()
     try:
-        rows = _datasets().load_dataset(SAFE_RLHF, split="train")
-    except GatewiseError:
-        raise
+        rows = datasets.load_dataset(SAFE_RLHF, split="train")
     except Exception as error:  # whatever the libraries of the day raise without a network
         reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         raise GatewiseError(f"{SAFE_RLHF} could not be loaded ({reason}). {_WAY_OUT}") from error
