@@ -12,7 +12,7 @@ bottlenecks.py       edges that alone cost much of a task
 head_roles.py        what heads do in the IOI task
 unlearning_data.py   what is to be forgotten, and what to be kept
 measures/            measures that only the paper uses
-printed_numbers.py   the paper's own numbers
+printed_numbers.json the paper's own numbers
 naming.py            what things are called, and numbers in words
 figures.py           one visual language
 runner.py            `reproduce`: forecast, searches and measurements side by side, then verdicts

@@ -34,7 +34,7 @@ EFFECT_FLOOR = 0.01  # normalised KL below which what is removed together has no
 
 @dataclass(frozen=True)
 class Above:
-    """A claim that a value is above 0, by more than a difference that is too small to matter."""
+    """A claim that a value is above 0: supported if its interval is, and does not lie wholly within ±smallest."""
 
     smallest: float = SMALLEST_DIFFERENCE
 

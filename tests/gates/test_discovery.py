@@ -55,8 +55,8 @@ def test_files_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "either edges="),
-        ({"edges": 3, "threshold": 0.1}, "not both"),
+        ({}, "exactly one of edges="),
+        ({"edges": 3, "threshold": 0.1}, "exactly one of edges="),
         ({"edges": 3, "ratio": 0}, "more than 0"),
         ({"threshold": 0.1, "ratio": 2.0}, "goes with edges="),
         ({"edges": 3, "method": "eap-ig"}, "no direction"),

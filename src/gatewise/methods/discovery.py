@@ -151,7 +151,7 @@ def score_edges(
     problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
     bound = find_method(method)
     check_problem(problem, bound)
-    setting.check_sound()
+    setting.check_finite_outputs()
     workers = current_compute(compute).worker_pool(model.device)
     with threads(None if workers is None else 1):
         ((_, findings, times),) = searches([problem], bound, workers)
@@ -226,7 +226,7 @@ def _search(
     problem: Problem, method: Method, store: Store | None, workers: WorkerPool | None
 ) -> Iterator[tuple[dict[SearchDirection, list[Circuit]], list[Checkpoint]]]:
     """Search, from the last checkpoints on; yield circuits, and the checkpoints that are then no longer needed."""
-    problem.setting.check_sound()  # what is stored was sound when it was found
+    problem.setting.check_finite_outputs()  # what is stored was sound when it was found
     groups = [problem] if method.together else [problem.only(direction) for direction in problem.directions]
     if store is not None:
         keys = [store.key(ingredients(group, method), CIRCUITS) for group in groups]
