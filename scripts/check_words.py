@@ -212,6 +212,22 @@ class Source:
                         return
         raise KeyError(name)
 
+    def overrides(self, path: str, owner: ast.ClassDef, name: str) -> bool:
+        """Whether a class that this one derives from has a method of the name: that one tells what it takes."""
+        module = next(module for module, home in self.paths.items() if home == path)
+        for base in map(ast.unparse, owner.bases):
+            try:
+                parents = [*self.definitions(f"{module}.{base}")]
+            except KeyError:
+                continue  # of Python or another package
+            for home, parent, _ in parents:
+                if isinstance(parent, ast.ClassDef) and (
+                    any(isinstance(member, ast.FunctionDef) and member.name == name for member in parent.body)
+                    or self.overrides(home, parent, name)
+                ):
+                    return True
+        return False
+
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements of a module, those under `if` (such as TYPE_CHECKING) and `try` too."""
@@ -243,7 +259,7 @@ def check_docstrings(modules: Mapping[str, ast.Module], reference: str) -> Itera
     """Yield an offence for each public function without Args or Returns.
 
     Public is what `reference`, the text of docs/api.md, shows by lines `::: name`, what packages export, and the public
-    methods of such classes; properties need no sections.
+    methods of such classes; properties need no sections, nor do methods that override one of ours.
     """
     source = Source(modules)
     lines = enumerate(reference.splitlines(), 1)
@@ -260,6 +276,8 @@ def check_docstrings(modules: Mapping[str, ast.Module], reference: str) -> Itera
                 if (path, function.lineno) in seen:
                     continue
                 seen.add((path, function.lineno))
+                if isinstance(definition, ast.ClassDef) and source.overrides(path, definition, function.name):
+                    continue
                 for section in missing_sections(function, is_method):
                     yield Offence(path, function.lineno, f"public function `{function.name}` has no {section}")
 

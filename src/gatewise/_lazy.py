@@ -8,8 +8,8 @@ from typing import Any
 
 
 def imported_when_used(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for the package: `names`, separated by spaces, by the module of the package that defines them."""
-    homes = {name: home for home, some in names.items() for name in some.split()}
+    """Return a `__getattr__` for a package: `names`, separated by spaces, by the module that has them."""
+    homes = {name: home for home, listed in names.items() for name in listed.split()}
 
     def get(name: str) -> Any:
         if name not in homes:

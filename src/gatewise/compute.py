@@ -48,11 +48,25 @@ class Compute:
         return parse_bytes(self.memory)
 
     def open_store(self) -> Store | None:
-        """The store, opened; None if results are not kept."""
+        """Open the store.
+
+        Returns:
+            The store; None if results are not kept.
+        """
         return self.store if isinstance(self.store, Store) or self.store is None else Store(self.store)
 
     def worker_pool(self, device: torch.device) -> WorkerPool | None:
-        """The workers that share the work on this device; None if the work is done in this process."""
+        """Make the workers that share the work.
+
+        Args:
+            device: Where the model is; workers compute on the CPU only.
+
+        Returns:
+            The workers; None if the work is done in this process.
+
+        Raises:
+            GatewiseError: If the number of workers makes no sense, or the model is on another device.
+        """
         if self.workers is None and self.ray is None:
             return None
         check_workers(1 if self.workers is None else self.workers, self.ray)
@@ -72,7 +86,7 @@ class Compute:
 
 
 def current_compute(given: Compute | None = None) -> Compute:
-    """What a call computes on: what it was given, or the innermost `with` block's, or the defaults."""
+    """Return what a call computes on: what it was given, or the innermost `with` block's, or the defaults."""
     if given is not None:
         return given
     entered = _ENTERED.get()
@@ -80,7 +94,7 @@ def current_compute(given: Compute | None = None) -> Compute:
 
 
 def parse_bytes(memory: int | str | None) -> int:
-    """Bytes from a number or from text such as "8GB"."""
+    """Return bytes from a number or from text such as "8GB"; by default 4 GB."""
     if memory is None:
         return DEFAULT_MEMORY
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(memory).lower())

@@ -5,8 +5,14 @@ A message says what was given, what was expected, and the way out. The command l
 
 
 class GatewiseError(ValueError):
-    """A problem the user can mend: bad input, a missing file, too little memory."""
+    """A problem the user can fix: bad input, a missing file, too little memory."""
 
 
 class GatewiseWarning(UserWarning):
     """Something the user should know before trusting a number."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what a library's error says, without its full stop; its type if it says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".:")

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, first_line
 from gatewise.progress import hide_bars
 
 Job = TypeVar("Job")  # a cell of a sweep, a search or a measurement of an experiment, a part of a search
@@ -152,7 +152,7 @@ def _packed(shared: Any) -> bytes:
         raise
     except Exception as error:  # pickle's own, AttributeError, TypeError: whatever an object makes of it
         raise GatewiseError(
-            f"this cannot be sent to workers: {_first_line(error)}. Define your own metrics, methods and adapters by "
+            f"this cannot be sent to workers: {first_line(error)}. Define your own metrics, methods and adapters by "
             f"name in a module that workers can import, or leave workers out."
         ) from error
 
@@ -171,7 +171,7 @@ class _Shared:
                 self._value = pickle.loads(self._fetch())  # noqa: S301 - our own
             except (AttributeError, ImportError) as error:
                 raise GatewiseError(
-                    f"a worker cannot find what it needs: {_first_line(error)}. Put your own metrics, methods and "
+                    f"a worker cannot find what it needs: {first_line(error)}. Put your own metrics, methods and "
                     f"adapters in a module that workers can import."
                 ) from error
             self._fetch = None
@@ -302,7 +302,7 @@ def _on_ray(
             ray.init(address=address, log_to_driver=False, logging_level="error")
         except (OSError, ValueError, RuntimeError) as error:
             raise GatewiseError(
-                f"there is no Ray cluster at {address!r} ({_first_line(error)}). Start one with `ray start --head`, "
+                f"there is no Ray cluster at {address!r} ({first_line(error)}). Start one with `ray start --head`, "
                 f"or leave --ray out."
             ) from error
     try:
@@ -316,7 +316,7 @@ def _on_ray(
             try:
                 yield pickle.loads(ray.get(done))  # noqa: S301 - our own
             except ray.exceptions.RayError as error:
-                yield FinishedJob(job, problem=f"{_first_line(error)} ({retries + 1} times)")
+                yield FinishedJob(job, problem=f"{first_line(error)} ({retries + 1} times)")
     finally:
         if ours:
             ray.shutdown()
@@ -336,7 +336,3 @@ def _check_reachable(address: str) -> None:
     if colon and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
             pass
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,4 +1,4 @@
-"""Verdicts: what becomes of a claim of the paper.
+"""Verdicts on the paper's claims: supported, contradicted, no difference or cannot tell, by values over seeds.
 
 The unit is a seed, its pairs and its search: sizes, gates and samples within a seed belong together, so each seed gives
 one number. What is claimed of that number, and which difference is too small to matter, is declared beforehand. A test
@@ -34,7 +34,7 @@ EFFECT_FLOOR = 0.01  # normalised KL below which what is removed together has no
 
 @dataclass(frozen=True)
 class Above:
-    """A claim that a value is above 0, by more than a difference that is too small to matter."""
+    """A claim that a value is above 0: supported if its interval is, and does not lie wholly within ±smallest."""
 
     smallest: float = SMALLEST_DIFFERENCE
 

@@ -79,13 +79,13 @@ def test_recall_of_the_published_circuits() -> None:
     gpt2 = Graph.transformer(12, 12, 768)
     circuit = gpt2.circuit(["a9.h9->logits", "a9.h6->logits", "a5.h5->a8.h6<q>", "a0.h0->m0", "m9->logits"])
     recall = compare_with_published(circuit)
-    assert recall.found["name mover"] == ("a9.h6", "a9.h9")
+    assert recall.present["name mover"] == ("a9.h6", "a9.h9")
     assert recall.missing["name mover"] == ("a10.h0",)
     assert recall.recall == 4 / 26
     assert recall.precision == 4 / 5
     assert recall.chance == 5 / 144
     assert compare_with_published(gpt2.full()).recall == 1
-    assert "m9" in compare_with_published(circuit, "gt-published").found["greater-than"]
+    assert "m9" in compare_with_published(circuit, "gt-published").present["greater-than"]
     with pytest.raises(GatewiseError, match="GPT-2 small"):
         compare_with_published(A)
 

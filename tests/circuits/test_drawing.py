@@ -60,7 +60,7 @@ def test_only_nodes_of_the_circuit(gates: Gates, tmp_path: Path) -> None:
     gates.draw(tmp_path / "c.svg")
     shown = texts_of(tmp_path / "c.svg")
     assert shown & set(GRAPH.nodes) == set(gates.sound.nodes)
-    assert {"AND (3)", "OR (2)", "ADDER (1)", "6 edges, width by |score|, types by the split"} <= shown
+    assert {"AND (3)", "OR (2)", "ADDER (1)", "6 edges, width by |score|, set-difference labels"} <= shown
 
 
 def width(shape: ET.Element) -> float:

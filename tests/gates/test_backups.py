@@ -11,22 +11,22 @@ from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.gates.backups import add_backups, find_backups
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import SyntheticGate, logic_model, synthetic_model, synthetic_pairs
-from gatewise.models.synthetic.random_circuits import random_synthetic
+from gatewise.models.synthetic.logic_model import LogicGate, logic_model, synthetic_model, synthetic_pairs
+from gatewise.models.synthetic.random_circuits import random_logic_model
 from gatewise_paper.truth.labels import UNION, trial
 
 
 def with_backup() -> Model:
     """B2 says what A2 says, but only if B1 is silent; out = B1 + B2."""
     layers = [
-        [SyntheticGate("B1", "ADDER", ("A1",))],
-        [SyntheticGate("B2", "AND", ("A2",))],
-        [SyntheticGate("out", "ADDER", ("B1", "B2"))],
+        [LogicGate("B1", "ADDER", ("A1",))],
+        [LogicGate("B2", "AND", ("A2",))],
+        [LogicGate("out", "ADDER", ("B1", "B2"))],
     ]
     emitted = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     stray = [torch.zeros(1, 5) for _ in layers]
     stray[1][0, 2] = -1.0
-    return logic_model("synthetic:backup", ["A1", "A2"], emitted, layers, "out", stray)
+    return logic_model("synthetic:backup", ["A1", "A2"], layers, "out", emitted=emitted, stray=stray)
 
 
 def test_a_backup_is_found() -> None:
@@ -64,7 +64,7 @@ def test_added_backups_are_what_neither_direction_sees() -> None:
     """Random nested models: EAP misses gates behind gates of the other type."""
     true = found = hits = before = 0
     for seed in range(8):
-        synthetic = random_synthetic(seed, nested=True, dtype=torch.float64)
+        synthetic = random_logic_model(seed, nested=True, dtype=torch.float64)
         circuit = trial(synthetic, "eap", 0.01, seed).circuits[UNION]
         completed = add_backups(synthetic.model, synthetic.pairs, circuit)
         assert circuit <= completed
@@ -80,7 +80,7 @@ def test_added_backups_are_what_neither_direction_sees() -> None:
 
 
 def test_add_backups_adds_the_strongest_first_and_no_more_than_asked() -> None:
-    synthetic = random_synthetic(0, nested=True, dtype=torch.float64)
+    synthetic = random_logic_model(0, nested=True, dtype=torch.float64)
     start = synthetic.model.graph.circuit(["out->logits"])
     assert len(add_backups(synthetic.model, synthetic.pairs, start, most=1)) <= 2
 

@@ -13,7 +13,7 @@ from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_agreement, label_gates, labels_by_test, test_edge_pairs
 from gatewise.methods import Eap
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
-from gatewise.models.synthetic.random_circuits import random_synthetic
+from gatewise.models.synthetic.random_circuits import random_logic_model
 
 MODEL, PAIRS = synthetic_model("combined"), synthetic_pairs()
 
@@ -27,7 +27,7 @@ def test_it_is_the_two_searches_and_the_split() -> None:
 
 
 def test_sizes_and_options(tmp_path: Path) -> None:
-    synthetic = random_synthetic(1)
+    synthetic = random_logic_model(1)
     gates = gw.find_gates(
         synthetic.model,
         synthetic.pairs,
@@ -55,8 +55,8 @@ def test_files_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "either edges="),
-        ({"edges": 3, "threshold": 0.1}, "not both"),
+        ({}, "exactly one of edges="),
+        ({"edges": 3, "threshold": 0.1}, "exactly one of edges="),
         ({"edges": 3, "ratio": 0}, "more than 0"),
         ({"threshold": 0.1, "ratio": 2.0}, "goes with edges="),
         ({"edges": 3, "method": "eap-ig"}, "no direction"),

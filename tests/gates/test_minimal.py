@@ -13,9 +13,9 @@ from gatewise.evaluation import evaluate
 from gatewise.gates import Gates, label_gates, labels_by_test, test_edge_pairs, test_gate
 from gatewise.gates.minimal import check_minimal, minimal_circuit
 from gatewise.methods import discover
-from gatewise.models.synthetic.gate_kinds import synthetic_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_receiver
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
-from gatewise.models.synthetic.random_circuits import random_synthetic
+from gatewise.models.synthetic.random_circuits import random_logic_model
 
 AND, OR = {"A1->B1", "A2->B1"}, {"A3->B2", "A4->B2"}
 
@@ -46,7 +46,7 @@ def test_tested_labels_give_the_papers_figure(method: str, threshold: float) -> 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_synthetic_truth_loses_nothing(seed: int) -> None:
-    synthetic = random_synthetic(seed, examples=2)
+    synthetic = random_logic_model(seed, examples=2)
     edges = {kind: [e for e, k in synthetic.truth.items() if k != kind] for kind in ("AND", "OR")}
     ns, dn = (synthetic.model.graph.circuit([*edges[kind], "out->logits"]) for kind in ("OR", "AND"))
     gates = label_gates(ns, dn)
@@ -131,7 +131,7 @@ def test_refusals() -> None:
     [("and-of-groups", 0, 5), ("or-of-groups", 5, 0), ("two-of-three", 1, 1), ("five-of-ten", 4, 4), ("k-and-v", 0, 1)],
 )
 def test_of_tested_gates_whole_groups_go_and_nothing_is_lost(name: str, faithful: int, complete: int) -> None:
-    kind = synthetic_kind(name)
+    kind = synthetic_receiver(name)
     found = test_gate(kind.model, kind.pairs, kind.receiver, kind.groups, confirm=False)
     full = kind.model.graph.full()
     gates = label_gates(full, full).with_tested([found])

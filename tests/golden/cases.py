@@ -79,9 +79,9 @@ def large_cases() -> Iterator[Case]:
 def load(name: str) -> tuple[Any, Any]:
     """The model of cases, and pairs for it."""
     if name == "planted":
-        from gatewise.models.synthetic.random_circuits import random_synthetic
+        from gatewise.models.synthetic.random_circuits import random_logic_model
 
-        synthetic = random_synthetic(7, nested=True, noise=0.05)
+        synthetic = random_logic_model(7, nested=True, noise=0.05)
         return synthetic.model, synthetic.pairs
     model = gw.load_model(str(HERE / "tiny") if name == "tiny" else name)
     return model, gw.task("ioi", model, examples=16, seed=0).train

@@ -136,6 +136,11 @@ def test_what_has_no_meaning_is_refused() -> None:
         gw.discover(model, pairs, threshold=0.1, select="connected")
     with pytest.raises(GatewiseError, match="a Setting was given and ablation= beside it"):
         gw.evaluate(model, Setting(model, pairs), model.graph.full(), ablation="zero")
+    for options in ({"direction": ["ns", "dn"], "edges": 5}, {"edges": [5, 10]}):
+        with pytest.raises(GatewiseError, match="discover finds one circuit.*discover_all"):
+            gw.discover(model, pairs, **options)
+    with pytest.raises(GatewiseError, match=r"sizes is a list of numbers of edges, such as \[50, 100\]; got 5"):
+        gw.discover_all(model, pairs, sizes=5)  # type: ignore[arg-type]
     with pytest.raises(GatewiseError, match="the setting is of"):
         gw.discover(small_model("llama"), Setting(model, pairs), edges=5)
 

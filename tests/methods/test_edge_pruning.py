@@ -276,9 +276,9 @@ def test_training_stops_when_size_and_divergence_have_settled() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"draw": "two"}, "'one' or 'each'"),
-        ({"combine": "sum"}, "'mean' or 'joint'"),
-        ({"schedule": "cosine"}, "'geometric' or 'linear'"),
+        ({"draw": "two"}, "draw=two: expected one or each"),
+        ({"combine": "sum"}, "combine=sum: expected mean or joint"),
+        ({"schedule": "cosine"}, "expected geometric or linear"),
         ({"steps": 0}, "steps of edge-pruning is 0; expected more than 0"),
         ({"penalty": -1.0}, "penalty of edge-pruning is -1.0; expected 0 or more"),
         ({"ramp": 2.0}, "ramp of edge-pruning is 2.0; expected a share"),

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from gatewise.errors import GatewiseError
-from gatewise.models import loader
+from gatewise.models.hub import download_from_hub
 from gatewise.models.loader import BUILT_IN, load_model
 from gatewise.models.model import Model
 
@@ -117,7 +117,7 @@ def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     largest = max(weights, key=lambda name: weights[name].numel())
     save_file({name: w for name, w in weights.items() if name != largest}, folder / "model.safetensors")
-    with pytest.raises(GatewiseError, match="holds .* numbers, and a model of its configuration has"):
+    with pytest.raises(GatewiseError, match="holds .* parameters, and a model of its configuration has"):
         load_model(folder)
     renamed = {("other" if name == largest else name): w for name, w in weights.items()}
     save_file(renamed, folder / "model.safetensors")
@@ -143,14 +143,14 @@ def test_downloads_are_compared_with_the_hubs_checksums(folder: Path, monkeypatc
     small = SimpleNamespace(rfilename="config.json", lfs=None, blob_id=_blob(content))
     large = SimpleNamespace(rfilename="model.safetensors", lfs=SimpleNamespace(sha256=sha256(weights).hexdigest()))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
-    loader._download("some/model", SimpleNamespace(siblings=[small, large]), False)
+    download_from_hub("some/model", SimpleNamespace(siblings=[small, large]), pickles=False)
     (folder / "config.json").write_bytes(content + b" ")
     with pytest.raises(GatewiseError, match="config.json of 'some/model' has the checksum"):
-        loader._download("some/model", SimpleNamespace(siblings=[small, large]), False)
+        download_from_hub("some/model", SimpleNamespace(siblings=[small, large]), pickles=False)
     (folder / "config.json").write_bytes(content)
     (folder / "model.safetensors").write_bytes(weights[:-1] + b"x")
     with pytest.raises(GatewiseError, match="model.safetensors of 'some/model' has the checksum"):
-        loader._download("some/model", SimpleNamespace(siblings=[small, large]), False)
+        download_from_hub("some/model", SimpleNamespace(siblings=[small, large]), pickles=False)
 
 
 def _blob(content: bytes) -> str:

@@ -12,7 +12,7 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.methods import discover
-from gatewise.models.synthetic.random_circuits import random_synthetic
+from gatewise.models.synthetic.random_circuits import random_logic_model
 from gatewise_paper.claims import Above, Between, Claim, decide, least, pool, relative, rule, settle
 from gatewise_paper.experiments.stability import Spread, by_seed, overlaps
 
@@ -26,7 +26,7 @@ def recalls() -> dict[str, list[float]]:
     """Share of the OR edges of eight synthetic models that EAP finds, by direction: a seed is a model."""
     found: dict[str, list[float]] = {"ns": [], "dn": []}
     for seed in range(8):
-        synthetic = random_synthetic(seed, dtype=torch.float64)
+        synthetic = random_logic_model(seed, dtype=torch.float64)
         true = [edge for edge, kind in synthetic.truth.items() if kind == "OR"]
         for direction, shares in found.items():
             circuit: Circuit = discover(synthetic.model, synthetic.pairs, "eap", direction, threshold=0.05)  # type: ignore[arg-type]

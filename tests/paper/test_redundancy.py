@@ -12,7 +12,7 @@ from gatewise.evaluation import evaluate
 from gatewise.gate_types import GateType
 from gatewise.methods import discover, discover_all
 from gatewise.models.synthetic import random_circuits
-from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise_paper.bottlenecks import best_of_others, bottlenecks_among, find_bottlenecks
 from gatewise_paper.claims import Above, decide
 
@@ -20,7 +20,7 @@ LIMITS = {"candidates": 200, "removed_on": 8, "smallest": 0.05}
 
 
 def test_bottlenecks_are_edges_that_cost_enough_alone() -> None:
-    synthetic = random_synthetic(0, dtype=torch.float64)
+    synthetic = random_logic_model(0, dtype=torch.float64)
     setting = Setting(synthetic.model, synthetic.pairs)
     found = bottlenecks_among(setting, list(synthetic.truth), 0.05)
     full = synthetic.model.graph.full()
@@ -35,7 +35,7 @@ def test_bottlenecks_are_edges_that_cost_enough_alone() -> None:
 
 
 def test_what_is_left_in_place_is_in_no_circuit() -> None:
-    synthetic = random_synthetic(0)
+    synthetic = random_logic_model(0)
     graph = synthetic.model.graph
     circuit = discover(synthetic.model, synthetic.pairs, "eap", "ns", edges=5)
     first, second, *_ = circuit.top(5)
@@ -58,7 +58,7 @@ def test_that_or_gates_were_synthetic_is_seen() -> None:
     """EAP finds OR edges by Ns+Dn, and not by Ns. None of them is a bottleneck."""
     more: list[float] = []
     for seed in range(40):
-        synthetic = random_synthetic(seed, dtype=torch.float64)
+        synthetic = random_logic_model(seed, dtype=torch.float64)
         true = [edge for edge, kind in synthetic.truth.items() if kind == "OR"]
         left = find_bottlenecks(synthetic.model, synthetic.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
         assert not set(left) & set(true)
@@ -77,7 +77,7 @@ def test_it_does_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_circuits, "_rounds_of_types", no_or)
     more: list[float] = []
     for seed in range(20):
-        synthetic = random_synthetic(seed, dtype=torch.float64)
+        synthetic = random_logic_model(seed, dtype=torch.float64)
         assert "OR" not in synthetic.truth.values()
         left = find_bottlenecks(synthetic.model, synthetic.pairs, "eap", **LIMITS)  # type: ignore[arg-type]
         more.append(_more_complete(synthetic, left, 5))

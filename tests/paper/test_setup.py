@@ -16,7 +16,7 @@ from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
 from gatewise.gates.testing.gate_test import test_gate
 from gatewise.methods import discover
-from gatewise.models.synthetic.gate_kinds import synthetic_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_receiver
 from gatewise_paper import size_calibration
 from gatewise_paper.experiment import Search, Variant
 from gatewise_paper.experiments import EXPERIMENTS
@@ -181,7 +181,7 @@ def test_two_masks_are_averaged(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("kind", "label"), [("k-and-v", "AND"), ("or-of-groups", "OR")])
 def test_groups_are_typed_by_how_they_act(kind: str, label: str) -> None:
-    synthetic = synthetic_kind(kind, noise=0.05, examples=32)
+    synthetic = synthetic_receiver(kind, noise=0.05, examples=32)
     found = test_gate(
         synthetic.model, synthetic.pairs, synthetic.receiver, synthetic.groups, rest="clean", confirm=False
     )

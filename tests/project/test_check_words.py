@@ -164,6 +164,17 @@ class Graph:
     ]
 
 
+def test_a_method_that_overrides_another_needs_no_sections(words: Any) -> None:
+    files = {
+        "base.py": "class Method:\n    def search(self) -> int: ...",
+        "eap.py": "from gatewise.base import Method\nclass _Mean(Method): ...\n"
+        "class Eap(_Mean):\n    def search(self) -> int: ...\n    def rank(self) -> int: ...",
+    }
+    assert messages(words, files, "::: gatewise.eap.Eap") == [
+        "src/gatewise/eap.py:5: public function `rank` has no Returns"
+    ]
+
+
 def test_a_name_that_is_not_there_is_an_offence(words: Any) -> None:
     assert messages(words, {"graph.py": ""}, "# Reference\n::: gatewise.graph.gone") == [
         "docs/api.md:2: there is no gatewise.graph.gone"

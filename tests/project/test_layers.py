@@ -166,3 +166,15 @@ def test_private_modules_stay_in_their_folder() -> None:
             home, _, last = (f"{source}.{name}" if f"{source}.{name}" in TREES else source).rpartition(".")
             if last.startswith("_") and home.startswith("gatewise."):
                 assert f"{module}.".startswith(f"{home}."), f"{module} uses {home}.{last}"
+
+
+def test_the_design_lists_every_file() -> None:
+    _, _, section = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("## Every file")
+    listed, folder = set(), ""
+    for line in section.splitlines():
+        if heading := re.match(r"\*\*(\S+)/\*\* \S", line):
+            folder = heading[1]
+        elif entry := re.match(r"- `(\S+\.py)`: \S", line):
+            listed.add(f"{folder}/{entry[1]}")
+    files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if path.name != "__init__.py"}
+    assert listed == files

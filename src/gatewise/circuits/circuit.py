@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +18,18 @@ from gatewise.errors import GatewiseError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit:
-    """A set of edges. Combine with `&`, `|`, `-`, `^` and `~`; two circuits are equal if their edges are."""
+    """A set of edges. Combine with `&`, `|`, `-`, `^` and `~`; two circuits are equal if their edges are.
+
+    Attributes:
+        graph: The graph that the edges belong to.
+        mask: Which edges of the graph are in the circuit. [edge] of bool
+        scores: What the method measured for every edge of the graph, if it did. [edge]
+        provenance: Where the circuit came from, as plain data.
+    """
 
     graph: Graph
-    mask: Tensor  # [edge] of bool
-    scores: Tensor | None = None  # [edge], what the method thought of every edge of the graph
+    mask: Tensor
+    scores: Tensor | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -34,17 +42,25 @@ class Circuit:
             raise GatewiseError(f"scores need the shape of the mask, {tuple(self.mask.shape)}.")
 
     @classmethod
-    def from_indices(cls, graph: Graph, indices: Iterable[int], **more: Any) -> Circuit:
-        """The circuit of the edges with these indices in `graph.edges`."""
+    def from_indices(cls, graph: Graph, indices: Iterable[int]) -> Circuit:
+        """Make the circuit of some edges.
+
+        Args:
+            graph: The graph that the edges belong to.
+            indices: Indices in `graph.edges`.
+
+        Returns:
+            The circuit.
+
+        Raises:
+            GatewiseError: If there is no edge with such an index.
+        """
         chosen = torch.tensor(list(indices), dtype=torch.long)
         if bool(((chosen < 0) | (chosen >= graph.n_edges)).any()):
             raise GatewiseError(f"edge indices run from 0 to {graph.n_edges - 1:,}; got {chosen.tolist()[:8]}.")
         mask = torch.zeros(graph.n_edges, dtype=torch.bool)
         mask[chosen] = True
-        return cls(graph, mask, **more)
-
-    def _with(self, mask: Tensor) -> Circuit:
-        return Circuit(self.graph, mask)
+        return cls(graph, mask)
 
     def _mask_of(self, other: Circuit) -> Tensor:
         if not isinstance(other, Circuit):
@@ -54,19 +70,19 @@ class Circuit:
         return other.mask
 
     def __and__(self, other: Circuit) -> Circuit:
-        return self._with(self.mask & self._mask_of(other))
+        return Circuit(self.graph, self.mask & self._mask_of(other))
 
     def __or__(self, other: Circuit) -> Circuit:
-        return self._with(self.mask | self._mask_of(other))
+        return Circuit(self.graph, self.mask | self._mask_of(other))
 
     def __sub__(self, other: Circuit) -> Circuit:
-        return self._with(self.mask & ~self._mask_of(other))
+        return Circuit(self.graph, self.mask & ~self._mask_of(other))
 
     def __xor__(self, other: Circuit) -> Circuit:
-        return self._with(self.mask ^ self._mask_of(other))
+        return Circuit(self.graph, self.mask ^ self._mask_of(other))
 
     def __invert__(self) -> Circuit:
-        return self._with(~self.mask)
+        return Circuit(self.graph, ~self.mask)
 
     def __le__(self, other: Circuit) -> bool:
         return not bool((self.mask & ~self._mask_of(other)).any())
@@ -105,7 +121,14 @@ class Circuit:
         return iter(self.edges)
 
     def top(self, count: int = 20) -> dict[str, float]:
-        """The strongest edges with their scores, by absolute value; without scores, the first edges with 1."""
+        """Return the strongest edges.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Scores by edge, the largest absolute value first; without scores, the first edges with 1.
+        """
         return {edge: score for _, edge, score in self._ranked(count)}
 
     def _ranked(self, count: int | None = None) -> list[tuple[int, str, float]]:
@@ -116,22 +139,19 @@ class Circuit:
         return [(i, self.graph.edges[i], float(scores[i])) for i in best]
 
     def to_frame(self) -> Any:
-        """The edges as a pandas frame, the strongest first."""
+        """Make a pandas frame of the edges.
+
+        Returns:
+            A row for each edge with its sender, receiver, port and score, the strongest first.
+        """
         from gatewise.display import frame
 
-        graph = self.graph
-        return frame(
-            [
-                {
-                    "edge": edge,
-                    "sender": graph.senders[int(graph.edge_sender[i])],
-                    "receiver": graph.port_node[int(graph.edge_port[i])],
-                    "port": graph.ports[int(graph.edge_port[i])],
-                    "score": score,
-                }
-                for i, edge, score in self._ranked()
-            ]
-        )
+        graph, rows = self.graph, []
+        for i, edge, score in self._ranked():
+            sender, port = graph.senders[int(graph.edge_sender[i])], int(graph.edge_port[i])
+            into = {"receiver": graph.port_node[port], "port": graph.ports[port]}
+            rows.append({"edge": edge, "sender": sender, **into, "score": score})
+        return frame(rows)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -151,13 +171,17 @@ class Circuit:
         return [node for node in self.graph.nodes if node in present]
 
     def connected(self) -> Circuit:
-        """Without dangling edges: only those on a path from a source to `logits`. Never applied silently."""
-        reached = set(self.graph.sublayers[0].nodes)
-        edges = [
-            (i, self.graph.senders[int(self.graph.edge_sender[i])], self.graph.port_node[int(self.graph.edge_port[i])])
-            for i in self.indices
-        ]
-        order = {node: i for i, node in enumerate(self.graph.nodes)}
+        """Leave out dangling edges. Never applied silently.
+
+        Returns:
+            The edges that lie on a path from a source to `logits`.
+        """
+        graph = self.graph
+        reached = set(graph.sublayers[0].nodes)
+        order = {node: i for i, node in enumerate(graph.nodes)}
+        edges = []
+        for i in self.indices:
+            edges.append((i, graph.senders[int(graph.edge_sender[i])], graph.port_node[int(graph.edge_port[i])]))
         edges.sort(key=lambda edge: order[edge[1]])  # senders first to last: one pass each way is enough
         for _, sender, receiver in edges:
             if sender in reached:
@@ -166,27 +190,57 @@ class Circuit:
         for _, sender, receiver in reversed(edges):
             if receiver in useful:
                 useful.add(sender)
-        return Circuit.from_indices(self.graph, [i for i, s, r in edges if s in reached and r in useful])
+        return Circuit.from_indices(
+            graph, [i for i, sender, receiver in edges if sender in reached and receiver in useful]
+        )
 
     def with_provenance(self, **entries: Any) -> Circuit:
-        """The same circuit with these entries added to its provenance."""
+        """Add entries to the provenance.
+
+        Args:
+            **entries: Plain data.
+
+        Returns:
+            The same circuit with these entries.
+        """
         return Circuit(self.graph, self.mask, self.scores, {**self.provenance, **entries})
 
-    def save(self, path: Any) -> None:
-        """Write as JSON that EAP-IG and MIB tools read, with a `gatewise` block. See `gatewise.circuits.formats`."""
+    def save(self, path: str | Path) -> None:
+        """Write as JSON that EAP-IG and MIB tools read, with a `gatewise` block. See `gatewise.circuits.formats`.
+
+        Args:
+            path: Of the file.
+        """
         from gatewise.circuits.formats import save_circuit
 
         save_circuit(self, path)
 
-    def draw(self, path: Any, *, max_edges: int = 300, title: str | None = None) -> None:
-        """Draw a static figure, .svg, .pdf or .png. See `gatewise.circuits.drawing`."""
+    def draw(self, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> None:
+        """Draw a static figure. See `gatewise.circuits.drawing`.
+
+        Args:
+            path: Of a file that ends in .svg, .pdf or .png.
+            max_edges: Of a larger circuit only the strongest edges are drawn.
+            title: Below the figure; by default none.
+        """
         from gatewise.circuits.drawing import draw
 
         draw(self, path, max_edges=max_edges, title=title)
 
     @classmethod
-    def load(cls, path: Any, graph: Graph | None = None) -> Circuit:
-        """Read a circuit file of gatewise, EAP-IG, MIB or Edge-Pruning (which needs `graph`)."""
+    def load(cls, path: str | Path, graph: Graph | None = None) -> Circuit:
+        """Read a circuit file of gatewise, EAP-IG, MIB or Edge-Pruning.
+
+        Args:
+            path: Of the file.
+            graph: What the circuit must belong to; needed for Edge-Pruning's list, which does not say it.
+
+        Returns:
+            The circuit.
+
+        Raises:
+            GatewiseError: If the file cannot be read, or is of another graph.
+        """
         from gatewise.circuits.formats import load_circuit
 
         return load_circuit(path, graph)

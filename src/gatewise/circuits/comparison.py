@@ -49,6 +49,11 @@ class Comparison:
     types: Mapping[str, Mapping[str, int]]  # type in A -> type in B -> edges; `edge` for a circuit without gates
 
     def to_json(self) -> dict[str, Any]:
+        """Convert to plain data.
+
+        Returns:
+            All fields, and the Hamming distance as a share of the graph's edges.
+        """
         return {**asdict(self), "hamming_share": self.hamming / self.graph_edges}
 
     def __repr__(self) -> str:
@@ -59,7 +64,18 @@ class Comparison:
 
 
 def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
-    """Compare two circuits; of gates, give `gates.labelled`."""
+    """Compare two circuits of one graph.
+
+    Args:
+        a: A circuit, or `gates.labelled` for its gate types too.
+        b: Another one.
+
+    Returns:
+        How they overlap, and where they differ.
+
+    Raises:
+        GatewiseError: If they are of different graphs.
+    """
     first, second = _plain(a), _plain(b)
     if first.graph != second.graph:
         raise GatewiseError(f"circuits of different graphs cannot be compared: {first.graph!r} and {second.graph!r}.")
@@ -77,6 +93,9 @@ def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
     names = {layer: "logits" if layer == graph.n_layers else str(layer) for layer in sorted(set(graph.port_layer))}
     by_layer = {names[layer]: _count(in_a & (layers == layer), in_b & (layers == layer)) for layer in names}
     union = total.shared + total.different
+    correlation = None
+    if first.scores is not None and second.scores is not None:
+        correlation = rank_correlation(first.scores.double().abs(), second.scores.double().abs())
     expected = len(first) * len(second) / graph.n_edges
     return Comparison(
         edges_a=len(first),
@@ -86,8 +105,8 @@ def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
         jaccard=total.shared / union if union else 1.0,
         chance=expected / (len(first) + len(second) - expected) if union else 1.0,
         hamming=total.different,
-        rank_correlation=_agreement(first.scores, second.scores),
-        nodes=dict(sorted(by_node.items(), key=lambda item: -item[1].different)),
+        rank_correlation=correlation,
+        nodes=dict(sorted(by_node.items(), key=lambda entry: -entry[1].different)),
         layers={layer: counts for layer, counts in by_layer.items() if counts.different or counts.shared},
         types=_types(a, b),
     )
@@ -101,17 +120,13 @@ def _plain(what: Circuit | Labelled) -> Circuit:
     return what.circuit if isinstance(what, Labelled) else what
 
 
-def _agreement(a: Tensor | None, b: Tensor | None) -> float | None:
-    return None if a is None or b is None else rank_correlation(a.double().abs(), b.double().abs())
-
-
 def _types(a: Circuit | Labelled, b: Circuit | Labelled) -> dict[str, dict[str, int]]:
     labels_a, labels_b = _labels(a), _labels(b)
-    found = Counter((labels_a.get(i, "-"), labels_b.get(i, "-")) for i in labels_a.keys() | labels_b.keys())
+    counts = Counter((labels_a.get(i, "-"), labels_b.get(i, "-")) for i in labels_a.keys() | labels_b.keys())
     order = [*GATE_TYPES, "no label", "edge", "-"]
     table: dict[str, dict[str, int]] = {}
-    for of_a, of_b in sorted(found, key=lambda pair: (order.index(pair[0]), order.index(pair[1]))):
-        table.setdefault(of_a, {})[of_b] = found[of_a, of_b]
+    for of_a, of_b in sorted(counts, key=lambda pair: (order.index(pair[0]), order.index(pair[1]))):
+        table.setdefault(of_a, {})[of_b] = counts[of_a, of_b]
     return table
 
 

@@ -36,10 +36,20 @@ _DPI = 200
 
 
 def draw(what: Circuit | Labelled, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> Path:
-    """Draw a circuit, with colours if it is labelled, to a file, whose suffix decides the format. Gives the path.
+    """Draw a circuit to a file.
 
-    max_edges: of a larger circuit only the strongest edges by |score| are drawn, and the figure says so; without scores
-    there are no strongest, and a larger circuit is refused. title: above the figure; default none.
+    Args:
+        what: A circuit; a labelled one, such as `gates.labelled`, is drawn with its gate types' colours.
+        path: Of the file, whose suffix decides the format: .svg, .pdf or .png.
+        max_edges: Of a larger circuit only the strongest edges by |score| are drawn, and the figure says so.
+        title: Below the figure; by default none.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        GatewiseError: If the format is unknown, matplotlib is not installed, or a circuit without scores is larger than
+            `max_edges`, so that there are no strongest.
     """
     path = Path(path)
     check_can_draw(path)
@@ -53,30 +63,26 @@ def save_figure(make: Callable[[], Figure], path: Path) -> Path:
     """Make a figure and write it in the suffix's format. Text stays text; the same figure gives the same file."""
     import matplotlib
 
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "gatewise",
-        "pdf.fonttype": 42,
-        "font.family": "sans-serif",
-    }
+    fonts = {"svg.fonttype": "none", "pdf.fonttype": 42, "font.family": "sans-serif"}
+    # A fixed salt and no dates: else every file would differ.
+    settings: dict[Any, Any] = {**fonts, "svg.hashsalt": "gatewise"}
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    kind, stream = path.suffix.lower()[1:], io.BytesIO()
     with matplotlib.rc_context(settings):
-        figure = make()
-        stream = io.BytesIO()
-        kind = path.suffix.lower()[1:]
-        stamps = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-        figure.savefig(stream, format=kind, dpi=_DPI, metadata=stamps[kind])
+        make().savefig(stream, format=kind, dpi=_DPI, metadata=dates[kind])
     write_atomically(path, stream.getvalue())
     return path
 
 
 def check_can_draw(path: Path) -> None:
-    """Before the work: whether the suffix is one of ours and matplotlib is there."""
+    """Refuse an unknown suffix, and a missing matplotlib, before the work."""
     if path.suffix.lower() not in SUFFIXES:
         raise GatewiseError(f"a figure ends in {', '.join(SUFFIXES)}; got {path.name!r}.")
     require_matplotlib()
 
 
 def require_matplotlib() -> None:
+    """Raise an error if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -114,26 +120,25 @@ def _strands(circuit: Circuit, kinds: Mapping[int, str], max_edges: int) -> _Dra
             )
         indices = sorted(indices, key=lambda i: -float(scores[i]))[:max_edges]
     strongest = 0.0 if scores is None or not indices else max(float(scores[i]) for i in indices)
-    found = []
+    strands = []
     for i in indices:
         strength = 0.3 if scores is None or strongest == 0 else (float(scores[i]) / strongest) ** 0.5
         sender, port = graph.senders[int(graph.edge_sender[i])], graph.ports[int(graph.edge_port[i])]
-        found.append(_Strand(sender, port, kinds.get(i, ""), strength))
-    return _Drawing(tuple(sorted(found, key=lambda strand: strand.strength)), len(circuit), scores is not None)
+        strands.append(_Strand(sender, port, kinds.get(i, ""), strength))
+    return _Drawing(tuple(sorted(strands, key=lambda strand: strand.strength)), len(circuit), scores is not None)
 
 
 @dataclass(frozen=True)
 class _Layout:
     """Where nodes stand, in inches, and how large the figure is."""
 
-    place: dict[str, tuple[float, float]]  # centre of a node's box
+    centre: dict[str, tuple[float, float]]  # of a node's box
     kind: dict[str, str]
     rank: dict[str, int]  # row from below; nodes of neighbouring rows have nothing between them
     rows: tuple[tuple[str, float], ...]  # label of a layer, height
     width: float
     height: float
     left: float  # where the columns begin
-    right: float
     gap: float  # between layers
 
     @property
@@ -152,23 +157,24 @@ class _Layout:
 def _layout(graph: Graph, drawing: _Drawing) -> _Layout:
     present = {strand.sender for strand in drawing.strands} | {_node(strand.port) for strand in drawing.strands}
     present |= {"logits", "input"}
-    sublayers = [(s, [n for n in (s.nodes or ("logits",)) if n in present]) for s in graph.sublayers]
-    sublayers = [(sublayer, nodes) for sublayer, nodes in sublayers if nodes]
+    sublayers = []
+    for sublayer in graph.sublayers:
+        nodes = [node for node in (sublayer.nodes or ("logits",)) if node in present]
+        sublayers += [(sublayer, nodes)] if nodes else []
     transformer = any(sublayer.kind == "attention" for sublayer, _ in sublayers)
     heads = sorted({_head(node) for sublayer, nodes in sublayers if sublayer.kind == "attention" for node in nodes})
     mlps = transformer and any(sublayer.kind == "pointwise" for sublayer, _ in sublayers)
     columns = max(3, len(heads) + mlps) if transformer else max(len(nodes) for _, nodes in sublayers)
-    left = _MARGIN
-    right = left + columns * _COLUMN
+    left, right = _MARGIN, _MARGIN + columns * _COLUMN
     layers = sorted({sublayer.layer for sublayer, _ in sublayers})
     gap = min(_ROW_RANGE[1], max(_ROW_RANGE[0], _TALLEST / len(layers)))
-    place: dict[str, tuple[float, float]] = {}
+    centre: dict[str, tuple[float, float]] = {}
     for sublayer, nodes in sublayers:
-        raised = (
-            0.5 * gap if transformer and sublayer.kind == "pointwise" else 0.0
-        )  # MLPs read the heads of their layer
-        above = 0.16 if transformer and sublayer.kind == "output" else 0.0  # so that the last MLP does not touch logits
-        y = _MARGIN + layers.index(sublayer.layer) * gap + raised + above
+        y = _MARGIN + layers.index(sublayer.layer) * gap
+        if transformer and sublayer.kind == "pointwise":
+            y += 0.5 * gap  # MLPs read the heads of their layer
+        elif transformer and sublayer.kind == "output":
+            y += 0.16  # so that the last MLP does not touch logits
         for index, node in enumerate(nodes):
             if sublayer.kind == "attention":
                 column = heads.index(_head(node)) + 0.5
@@ -176,18 +182,17 @@ def _layout(graph: Graph, drawing: _Drawing) -> _Layout:
                 column = columns - 0.5
             else:
                 column = columns / 2 + index - (len(nodes) - 1) / 2
-            place[node] = (left + column * _COLUMN, y)
-    heights = sorted({y for _, y in place.values()})
+            centre[node] = (left + column * _COLUMN, y)
+    heights = sorted({y for _, y in centre.values()})
     rows = [(str(layer), _MARGIN + i * gap) for i, layer in enumerate(layers) if transformer and layer < graph.n_layers]
     return _Layout(
-        place=place,
+        centre=centre,
         kind={node: sublayer.kind for sublayer, nodes in sublayers for node in nodes},
-        rank={node: heights.index(y) for node, (_, y) in place.items()},
+        rank={node: heights.index(y) for node, (_, y) in centre.items()},
         rows=tuple(row for row in rows if row[0] != "-1"),
         width=right + (0.75 if mlps else _MARGIN),
         height=heights[-1] + 0.45,
         left=left,
-        right=right,
         gap=gap,
     )
 
@@ -214,7 +219,7 @@ def _figure(drawing: _Drawing, graph: Graph, title: str | None) -> Figure:
     ports: dict[str, set[str]] = {}
     for strand in drawing.strands:
         ports.setdefault(_node(strand.port), set()).add(strand.port)
-    for node in layout.place:
+    for node in layout.centre:
         _draw_node(axes, layout, node, ports.get(node, set()))
     _legend(axes, layout, drawing, title)
     return figure
@@ -241,7 +246,7 @@ def _draw_edge(axes: Axes, layout: _Layout, strand: _Strand, opacity: float) -> 
 def _course(layout: _Layout, sender: str, port: str) -> list[tuple[float, float]]:
     """Points of a curve of cubic pieces, from the upper side of the sender to the port, around the boxes between."""
     receiver = _node(port)
-    (x0, y0), (x1, y1) = layout.place[sender], layout.place[receiver]
+    (x0, y0), (x1, y1) = layout.centre[sender], layout.centre[receiver]
     x1 += _PORT_SHIFT.get(port[len(receiver) :], 0.0)
     y0, y1 = y0 + _BOX[1] / 2, y1 - _BOX[1] / 2
     bend = 0.8 * layout.gap  # height within which an edge changes its column
@@ -253,11 +258,11 @@ def _course(layout: _Layout, sender: str, port: str) -> list[tuple[float, float]
         turn = min(y0 + bend, y1)
         return _cubic((x0, y0), (lane, turn)) + _cubic((lane, turn), (lane, y1))[1:]
     if layout.is_bar(sender):
-        column = layout.place[receiver][0]
+        column = layout.centre[receiver][0]
         lane = column - 0.5 * _COLUMN + 0.3 * (x1 - column)
         turn = max(y1 - bend, y0)
         return _cubic((lane, y0), (lane, turn)) + _cubic((lane, turn), (x1, y1))[1:]
-    if layout.place[receiver][0] == x0 and any(x == x0 and y0 < y < y1 for x, y in layout.place.values()):
+    if layout.centre[receiver][0] == x0 and any(x == x0 and y0 < y < y1 for x, y in layout.centre.values()):
         side = 0.5 * _COLUMN
         if layout.is_outer(sender):
             side = 0.3 + min(0.35, 0.03 * (layout.rank[receiver] - layout.rank[sender]))
@@ -282,7 +287,7 @@ def _lane(layout: _Layout, sender: str) -> float:
 def _draw_node(axes: Axes, layout: _Layout, node: str, ports: set[str]) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    x, y = layout.place[node]
+    x, y = layout.centre[node]
     width, height = _BOX
     if layout.is_bar(node):
         width = layout.width - layout.left
@@ -295,8 +300,8 @@ def _draw_node(axes: Axes, layout: _Layout, node: str, ports: set[str]) -> None:
     letters = sorted(port[len(node) :] for port in ports if port != node)
     axes.text(x, y + (0.03 if letters else 0), node, fontsize=6.5, ha="center", va="center", zorder=4)
     for letter in letters:
-        place = (x + _PORT_SHIFT[letter], y - height / 2 + 0.015)
-        axes.text(*place, letter[1], fontsize=4.5, color="#555555", ha="center", va="bottom", zorder=4)
+        below = (x + _PORT_SHIFT[letter], y - height / 2 + 0.015)
+        axes.text(*below, letter[1], fontsize=4.5, color="#555555", ha="center", va="bottom", zorder=4)
 
 
 def _legend(axes: Axes, layout: _Layout, drawing: _Drawing, title: str | None) -> None:
@@ -315,11 +320,10 @@ def _legend(axes: Axes, layout: _Layout, drawing: _Drawing, title: str | None) -
             fontsize=6.5, frameon=False, handlelength=1.4, columnspacing=1.2, borderaxespad=0.4,
         )  # fmt: skip
     shown = len(drawing.strands)
-    note = (
-        f"{drawing.total:,} edges" if shown == drawing.total else f"the strongest {shown:,} of {drawing.total:,} edges"
-    )
+    note = f"{drawing.total:,} edges"
+    note = note if shown == drawing.total else f"the strongest {shown:,} of {note}"
     note += ", width by |score|" if drawing.scored else ""
-    note += ", types by the split" if any(strand.kind for strand in drawing.strands) else ""  # which is no test
+    note += ", set-difference labels" if any(strand.kind for strand in drawing.strands) else ""  # which are no test
     axes.text(layout.width - 0.1, 0.08, note, fontsize=6, color="#777777", ha="right", va="bottom")
     if title:
         axes.text(layout.left - 0.1, 0.08, title, fontsize=7, ha="left", va="bottom")

@@ -37,9 +37,9 @@ _EDGE_PRUNING_NAMES = {"embeds": "input", "tok_embeds": "input", "pos_embeds": "
 
 
 def circuit_to_json(circuit: Circuit) -> dict[str, Any]:
-    """The content of a circuit file."""
-    graph, kept = circuit.graph, circuit.mask.tolist()
-    scores = [float(k) for k in kept] if circuit.scores is None else circuit.scores.double().tolist()
+    """Return the content of a circuit file."""
+    graph, inside = circuit.graph, circuit.mask.tolist()
+    scores = (circuit.mask if circuit.scores is None else circuit.scores).double().tolist()
     if not all(map(math.isfinite, scores)):
         raise GatewiseError("the circuit has scores that are not finite; a circuit file cannot hold them.")
     present = set(circuit.nodes)
@@ -49,28 +49,32 @@ def circuit_to_json(circuit: Circuit) -> dict[str, Any]:
         "scored": circuit.scores is not None,
         "provenance": dict(circuit.provenance),
     }
-    if _is_layered(graph):
+    if graph.sublayers[0].nodes != ("input",) or all(sublayer.kind != "attention" for sublayer in graph.sublayers):
         block["sublayers"] = [list(sublayer.nodes) for sublayer in graph.sublayers[:-1]]
     return {
         "cfg": graph.config(),
         "nodes": {node: {"in_graph": node in present} for node in graph.nodes},
         "edges": {
-            name: {"score": score, "in_graph": keep}
-            for name, score, keep in zip(graph.edges, scores, kept, strict=True)
+            name: {"score": score, "in_graph": in_graph}
+            for name, score, in_graph in zip(graph.edges, scores, inside, strict=True)
         },
         "gatewise": block,
     }
 
 
 def save_circuit(circuit: Circuit, path: str | Path) -> None:
+    """Write a circuit file."""
     write_json(Path(path), circuit_to_json(circuit))
 
 
 def save_edge_list(circuit: Circuit, path: str | Path, *, names: EdgeListNames = "eap-ig") -> None:
     """Write Edge-Pruning's format: `[["a5.h9", "a9.h6.q"], ...]`.
 
-    names: what stands for `input` and `logits`. Edge-Pruning's GPT-2 has two nodes for the input, so that an edge from
-    it is written twice.
+    Args:
+        circuit: The circuit to write.
+        path: Of the file.
+        names: What stands for `input` and `logits`. Edge-Pruning's GPT-2 has two nodes for the input, so that an edge
+            from it is written twice.
     """
     if names not in _EDGE_LIST_NAMES:
         raise GatewiseError(f"names is one of {', '.join(_EDGE_LIST_NAMES)}, got {names!r}.")
@@ -84,7 +88,18 @@ def save_edge_list(circuit: Circuit, path: str | Path, *, names: EdgeListNames =
 
 
 def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
-    """Read any of the formats. `graph`: what the circuit must belong to; needed for Edge-Pruning's list."""
+    """Read a circuit file of any of the formats.
+
+    Args:
+        path: Of the file.
+        graph: What the circuit must belong to; needed for Edge-Pruning's list.
+
+    Returns:
+        The circuit.
+
+    Raises:
+        GatewiseError: If the file cannot be read, or is of another graph.
+    """
     if is_arrays(Path(path)):
         raise GatewiseError(
             f"{path} is no circuit file, but maybe a gates file: gatewise.Gates.load(path) reads it, and its "
@@ -94,37 +109,40 @@ def load_circuit(path: str | Path, graph: Graph | None = None) -> Circuit:
 
 
 def circuit_from(content: Any, path: str | Path, graph: Graph | None = None) -> Circuit:
-    """The circuit in the parsed content of a file of any of the formats; `path` is named in errors."""
+    """Make the circuit of the parsed content of a file of any of the formats; `path` is named in errors."""
     if isinstance(content, list):
         return _from_edge_list(path, content, graph)
     if not isinstance(content, dict):
         raise GatewiseError(f"{path} holds a {type(content).__name__} where {_WHAT} holds an object or a list.")
-    return circuit_from_json(content, path, graph)
-
-
-def circuit_from_json(content: Mapping[str, Any], path: str | Path, graph: Graph | None = None) -> Circuit:
-    """The circuit in the parsed content of a file that is no bare list."""
     edges = _entry(content, "edges", dict, path)
     block = content.get("gatewise", {})
     if not isinstance(block, dict):
         raise GatewiseError(f"{path}: 'gatewise' holds a {type(block).__name__}, expected an object.")
-    found = _graph_of(content, edges, block, path)
-    if graph is not None:
-        if graph != found:
-            raise GatewiseError(
-                f"{path} is a circuit of {found!r}, but {graph!r} was expected. Load the matching model."
-            )
-        found = graph  # whose tables are made already
-    if len(edges) != found.n_edges:
+    config = _entry(content, "cfg", dict, path)
+    sizes = {key: _entry(config, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in config or key != "d_model"}
+    described = described_graph(
+        sizes,
+        block.get("sublayers"),
+        len(edges),
+        f"{path}: cfg",
+        parallel=bool(config.get("parallel_attn_mlp", False)),
+        qkv="split" if any(name.endswith(">") for name in edges) else "merged",
+    )
+    if graph is not None and graph != described:
         raise GatewiseError(
-            f"{path}: 'edges' lists {len(edges):,} edges, its 'cfg' implies {found.n_edges:,}. "
+            f"{path} is a circuit of {described!r}, but {graph!r} was expected. Load the matching model."
+        )
+    graph = graph or described  # the one that was given has its tables already
+    if len(edges) != graph.n_edges:
+        raise GatewiseError(
+            f"{path}: 'edges' lists {len(edges):,} edges, its 'cfg' implies {graph.n_edges:,}. "
             f"Every edge has to be listed, with in_graph false for those outside the circuit."
         )
-    mask, scores = _edge_values(edges, found, path)
+    mask, scores = _edge_values(edges, graph, path)
     provenance = block.get("provenance", {})
     if not isinstance(provenance, dict):
         raise GatewiseError(f"{path}: gatewise.provenance holds a {type(provenance).__name__}, expected an object.")
-    return Circuit(found, mask, scores if block.get("scored", True) else None, provenance)
+    return Circuit(graph, mask, scores if block.get("scored", True) else None, provenance)
 
 
 def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tuple[Tensor, Tensor | None]:
@@ -152,48 +170,42 @@ def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tu
     return torch.tensor(mask), torch.tensor(scores, dtype=torch.float64) if scored else None
 
 
-def _graph_of(
-    content: Mapping[str, Any], edges: Mapping[str, Any], block: Mapping[str, Any], path: str | Path
+def described_graph(
+    sizes: Mapping[str, Any], sublayers: Any, edges: int, where: str, *, parallel: bool = False, qkv: Any = "split"
 ) -> Graph:
-    cfg = _entry(content, "cfg", dict, path)
-    sizes = {key: _entry(cfg, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in cfg or key != "d_model"}
-    check_sizes(sizes, f"{path}: cfg")
-    if "sublayers" in block:
-        check_sublayers(block["sublayers"], f"{path}: gatewise.sublayers")
-        return Graph.layered(block["sublayers"][0], block["sublayers"][1:], sizes.get("d_model", 1))
-    if sizes["n_layers"] * (sizes["n_heads"] + 1) > len(edges):  # each node reads something; checked before it is built
-        raise GatewiseError(
-            f"{path}: 'cfg' says {sizes['n_layers']:,} layers of {sizes['n_heads']:,} heads, but 'edges' lists only "
-            f"{len(edges):,}. Every edge has to be listed, with in_graph false for those outside the circuit."
-        )
-    parallel = bool(cfg.get("parallel_attn_mlp", False))
-    qkv = "split" if any(name.endswith(">") for name in edges) else "merged"
-    return Graph.transformer(
-        sizes["n_layers"],
-        sizes["n_heads"],
-        sizes.get("d_model", 1),
-        parallel=parallel,
-        qkv=qkv,  # type: ignore[arg-type]
-    )
+    """Make the graph that a file describes, if the file can hold it.
 
+    Args:
+        sizes: Numbers of layers and heads, and the width of the residual stream.
+        sublayers: Node names of each sublayer of a logic model; None for a transformer.
+        edges: How many edges the file lists. Sizes are compared with it before anything of these sizes is made.
+        where: Named in errors.
+        parallel: Whether attention and MLP of a layer read the same.
+        qkv: Whether heads have three ports or one.
 
-def check_sizes(sizes: Mapping[str, Any], where: str) -> None:
-    """An error if a file's layers, heads or dimensions are none that a model has."""
+    Returns:
+        The graph.
+    """
     for key, value in sizes.items():
         if type(value) is not int or not 1 <= value <= _MAX_SIZE[key]:
             raise GatewiseError(f"{where}.{key} is {shown(value)}, expected 1 to {_MAX_SIZE[key]:,}.")
-
-
-def check_sublayers(sublayers: Any, where: str) -> None:
-    """An error if a file's sublayers are none of a logic model."""
-    if not (isinstance(sublayers, list) and sublayers and all(_is_names(s) for s in sublayers)):
-        raise GatewiseError(f"{where} has to be a list of lists of node names.")
-    names = [name for sublayer in sublayers for name in sublayer]
-    if len(names) > _MOST_NODES or len(set(names) | {"logits"}) <= len(names):
+    if sublayers is not None:
+        if not (isinstance(sublayers, list) and sublayers and all(map(_is_names, sublayers))):
+            raise GatewiseError(f"the sublayers of {where} have to be a list of lists of node names.")
+        names = [name for sublayer in sublayers for name in sublayer]
+        if len(names) > _MOST_NODES or len(set(names) | {"logits"}) <= len(names):
+            raise GatewiseError(
+                f"the sublayers of {where} name {len(names):,} nodes; expected at most {_MOST_NODES:,} different ones, "
+                f"none of them 'logits'."
+            )
+        return Graph.layered(sublayers[0], sublayers[1:], sizes.get("d_model", 1))
+    layers, heads = sizes["n_layers"], sizes["n_heads"]
+    if layers * (heads + 1) > edges:  # each node reads something
         raise GatewiseError(
-            f"{where} names {len(names):,} nodes; expected at most {_MOST_NODES:,} different ones, "
-            f"none of them 'logits'."
+            f"{where} says {layers:,} layers of {heads:,} heads, which are more nodes than the {edges:,} edges listed. "
+            f"Every edge has to be listed, with in_graph false for those outside the circuit."
         )
+    return Graph.transformer(layers, heads, sizes.get("d_model", 1), parallel=parallel, qkv=qkv)
 
 
 def _from_edge_list(path: str | Path, content: list[Any], graph: Graph | None) -> Circuit:
@@ -203,21 +215,17 @@ def _from_edge_list(path: str | Path, content: list[Any], graph: Graph | None) -
             f"Pass it: Circuit.load({Path(path).name!r}, model.graph)."
         )
     names = []
-    for i, item in enumerate(content):
-        if not (_is_names(item) and len(item) == 2):
+    for i, ends in enumerate(content):
+        if not (_is_names(ends) and len(ends) == 2):
             raise GatewiseError(
-                f"{path}: entry {i} is {shown(item)}, expected [sender, port] such as ['a5.h9', 'a9.h6.q']."
+                f"{path}: entry {i} is {shown(ends)}, expected [sender, port] such as ['a5.h9', 'a9.h6.q']."
             )
-        sender, port = (_EDGE_PRUNING_NAMES.get(name, name) for name in item)
+        sender, port = (_EDGE_PRUNING_NAMES.get(name, name) for name in ends)
         names.append(f"{sender}->{port}")
     try:
         return graph.circuit(names)
     except GatewiseError as error:
         raise GatewiseError(f"{path}: {error}") from error
-
-
-def _is_layered(graph: Graph) -> bool:
-    return graph.sublayers[0].nodes != ("input",) or all(sublayer.kind != "attention" for sublayer in graph.sublayers)
 
 
 def _is_names(value: Any) -> bool:

@@ -40,23 +40,35 @@ PUBLISHED: Mapping[str, Roles] = {"ioi-published": PUBLISHED_IOI, "gt-published"
 class Recall:
     """Which nodes of a published circuit a circuit has."""
 
-    found: Mapping[str, tuple[str, ...]]  # role -> nodes that the circuit has
+    present: Mapping[str, tuple[str, ...]]  # role -> nodes that the circuit has
     missing: Mapping[str, tuple[str, ...]]
     recall: float  # share of the published nodes that the circuit has
     precision: float | None  # share of the circuit's nodes of the same kinds that are published; None if it has none
     chance: float  # recall of as many nodes drawn at random
 
     def to_json(self) -> dict[str, Any]:
+        """Return all fields as plain data."""
         return asdict(self)
 
     def __repr__(self) -> str:
-        count = sum(map(len, self.found.values()))
+        count = sum(map(len, self.present.values()))
         of = count + sum(map(len, self.missing.values()))
         return f"<Recall: {count} of {of} published nodes ({self.recall:.0%}; by chance {self.chance:.0%})>"
 
 
 def compare_with_published(circuit: Circuit, name: str = "ioi-published") -> Recall:
-    """Recall of the circuit of GPT-2 small for IOI (Wang et al. 2022) or greater-than (Hanna et al. 2023)."""
+    """Measure how many nodes of a published circuit of GPT-2 small a circuit has.
+
+    Args:
+        circuit: A circuit of GPT-2 small.
+        name: `ioi-published` (Wang et al. 2022) or `gt-published` (Hanna et al. 2023).
+
+    Returns:
+        Which of the published nodes it has, recall, precision, and the recall of as many random nodes.
+
+    Raises:
+        GatewiseError: If there is no such circuit, or the circuit is of another model.
+    """
     if name not in PUBLISHED:
         raise GatewiseError(f"there is no published circuit {name!r}; there are {', '.join(PUBLISHED)}.")
     roles, graph = PUBLISHED[name], circuit.graph
@@ -67,10 +79,12 @@ def compare_with_published(circuit: Circuit, name: str = "ioi-published") -> Rec
     nodes = set(circuit.nodes)
     with_mlps = any(node.startswith("m") for node in roles)
     alike = [node for node in graph.senders if node.startswith("a") or (with_mlps and node.startswith("m"))]
-    mine = nodes & set(alike)
-    found, missing = (
-        {role: tuple(n for n in roles if roles[n] == role and (n in nodes) == wanted) for role in roles.values()}
-        for wanted in (True, False)
-    )
-    hits = len(mine & roles.keys())
-    return Recall(found, missing, hits / len(roles), hits / len(mine) if mine else None, len(mine) / len(alike))
+    compared = nodes & set(alike)
+    present: dict[str, tuple[str, ...]] = dict.fromkeys(roles.values(), ())
+    missing = dict(present)
+    for node, role in roles.items():
+        side = present if node in nodes else missing
+        side[role] = (*side[role], node)
+    hits = len(compared & roles.keys())
+    precision = hits / len(compared) if compared else None
+    return Recall(present, missing, hits / len(roles), precision, len(compared) / len(alike))

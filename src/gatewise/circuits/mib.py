@@ -47,9 +47,9 @@ class SubmittedCircuit:
     model: str = ""
 
     def named(self) -> SubmittedCircuit:
-        """With its names; an error if they are not known."""
-        said = self.circuit.provenance
-        task, model = self.task or str(said.get("task", "")), self.model or str(said.get("model", ""))
+        """Return it with its names; an error if they are not known."""
+        record = self.circuit.provenance
+        task, model = self.task or str(record.get("task", "")), self.model or str(record.get("model", ""))
         for what, name in (("task", task), ("model", model)):
             if not name:
                 raise GatewiseError(f"{self.source} does not say which {what} it is for; say it with --{what}.")
@@ -66,10 +66,21 @@ class SubmittedCircuit:
 def write_submission(
     entries: Sequence[SubmittedCircuit], out: str | Path, *, rank: Rank = "auto"
 ) -> dict[str, list[Path]]:
-    """Write the folders. Gives folder -> its files.
+    """Write a submission to MIB's circuit track.
 
     One circuit of a task and model has to have scores, and gives importances. Several give circuits: for each of MIB's
     nine sizes the largest of them that is not larger.
+
+    Args:
+        entries: The circuits to submit.
+        out: The folder of the submission.
+        rank: Whether importances are |score| (`absolute`) or the score (`signed`); `auto` looks at the circuit.
+
+    Returns:
+        The files of each folder, by its name.
+
+    Raises:
+        GatewiseError: If a circuit cannot be submitted; nothing is written then.
     """
     if rank not in RANKS:
         raise GatewiseError(f"rank is one of {', '.join(RANKS)}, got {rank!r}.")
@@ -134,9 +145,8 @@ def _importances(entry: SubmittedCircuit, rank: Rank) -> dict[str, Any]:
 
 def _agrees(values: Tensor, mask: Tensor) -> bool:
     """Whether the circuit is the edges with the largest values, but for ties."""
-    if not bool(mask.any()) or bool(mask.all()):
-        return True
-    return bool(values[mask].min() >= values[~mask].max())
+    inside, outside = values[mask], values[~mask]
+    return not len(inside) or not len(outside) or bool(inside.min() >= outside.max())
 
 
 def _membership(circuit: Circuit) -> dict[str, Any]:
@@ -152,10 +162,10 @@ def _strict(circuit: Circuit) -> dict[str, Any]:
 
 def _plain(name: str) -> str:
     """A name for folders: letters, digits, dots and hyphens."""
-    found = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.").lower()
-    if not found:
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.").lower()
+    if not plain:
         raise GatewiseError(f"{name!r} gives no name for a folder; say another with --task or --model.")
-    return found
+    return plain
 
 
 def _readme(grouped: Mapping[str, Sequence[SubmittedCircuit]]) -> str:
@@ -163,8 +173,8 @@ def _readme(grouped: Mapping[str, Sequence[SubmittedCircuit]]) -> str:
     for name, group in grouped.items():
         lines += [f"## {name}", ""]
         for entry in group:
-            said = entry.circuit.provenance
-            made = ", ".join(f"{key} {said[key]}" for key in _PROVENANCE if key in said) or "unknown"
-            lines.append(f"- {len(entry.circuit):,} edges: {made}")
+            record = entry.circuit.provenance
+            origin = ", ".join(f"{key} {record[key]}" for key in _PROVENANCE if key in record) or "unknown"
+            lines.append(f"- {len(entry.circuit):,} edges: {origin}")
         lines.append("")
     return "\n".join(lines)

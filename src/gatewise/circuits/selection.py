@@ -24,12 +24,13 @@ Selection = Literal["top", "connected"]
 
 
 def check_selection(select: str) -> None:
+    """Refuse a way to select that there is not."""
     if select not in get_args(Selection):
         raise GatewiseError(f"select is 'top' (the strongest edges) or 'connected' (all on a path), got {select!r}.")
 
 
 def number_of_edges(size: int | float, graph: Graph) -> int:
-    """A whole number as it is; a share below 1 of the graph's edges as a number, at least 1."""
+    """Return a whole number as it is; a share below 1 of the graph's edges as a number, at least 1."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size
     if isinstance(size, float) and 0 < size < 1:
@@ -41,19 +42,20 @@ def number_of_edges(size: int | float, graph: Graph) -> int:
 
 
 def select_edges(graph: Graph, strength: Tensor, size: int, select: Selection = "top") -> Tensor:
-    """Mask of exactly `size` edges; of equally strong ones, the first in order. [edge] of bool"""
+    """Return a mask of exactly `size` edges; of equally strong ones, the first in order. [edge] of bool"""
     return select_each(graph, strength, [size], select)[0]
 
 
 def select_each(graph: Graph, strength: Tensor, sizes: Sequence[int], select: Selection = "top") -> list[Tensor]:
-    """The same for several sizes, which share what they have in common."""
+    """Do the same for several sizes, which share what they have in common."""
     check_selection(select)
     order = torch.argsort(strength, descending=True, stable=True).cpu()
-    connected = select == "connected"
-    found = _Connected(graph, order).select(sizes) if connected else {size: order[:size] for size in sizes}
+    edges = {size: order[:size] for size in sizes}
+    if select == "connected":
+        edges = _Connected(graph, order).select(sizes)
     masks = torch.zeros(len(sizes), graph.n_edges, dtype=torch.bool)
     for mask, size in zip(masks, sizes, strict=True):
-        mask[found[size]] = True
+        mask[edges[size]] = True
     return list(masks)
 
 
@@ -70,7 +72,7 @@ class _Connected:
         senders, receivers = graph.edge_sender.cpu().numpy(), port_node[graph.edge_port.cpu().numpy()]
         self.sender: list[int] = senders.tolist()
         self.receiver: list[int] = receivers.tolist()
-        self.sublayers = [*(np.arange(one.start, one.stop) for one in graph.sender_slices), np.array([self.output])]
+        self.sublayers = [np.arange(rows.start, rows.stop) for rows in graph.sender_slices] + [np.array([self.output])]
         self.sources = set(self.sublayers[0].tolist())
         # Of the strongest edge from a sender to a receiver; without one, weaker than any. [receiver, sender]
         self.best_rank = np.full((self.output + 1, self.output + 1), graph.n_edges)
@@ -82,11 +84,11 @@ class _Connected:
 
     def select(self, sizes: Sequence[int]) -> dict[int, Tensor]:
         """Edges by size. Circuits of all sizes grow alike up to the first path that does not fit."""
-        found, place = {}, 0
+        edges, start = {}, 0
         for size in sorted(set(sizes)):
-            place = self._grow(size, self._ways, place, pass_over=False)
-            found[size] = self._copy()._filled(size, place)
-        return found
+            start = self._grow(size, self._ways, start, pass_over=False)
+            edges[size] = self._copy()._filled(size, start)
+        return edges
 
     def _copy(self) -> _Connected:
         """What is chosen from here on is its own."""
@@ -94,9 +96,9 @@ class _Connected:
         other.chosen, other.included, other.given_up = set(self.chosen), set(self.included), set(self.given_up)
         return other
 
-    def _filled(self, size: int, place: int) -> Tensor:
-        """Exactly so many edges, from a place in the order on."""
-        self._grow(size, self._ways, place)
+    def _filled(self, size: int, start: int) -> Tensor:
+        """Exactly so many edges, those from index `start` of the order on added."""
+        self._grow(size, self._ways, start)
         while len(self.chosen) < size:  # what is left needs more edges than are missing
             before = len(self.chosen)
             self._grow(size, self._short_ways)
@@ -105,14 +107,14 @@ class _Connected:
         return torch.tensor(sorted(self.chosen))
 
     def _grow(
-        self, size: int, ways: Callable[[], tuple[list[int], list[int]]], place: int = 0, *, pass_over: bool = True
+        self, size: int, ways: Callable[[], tuple[list[int], list[int]]], start: int = 0, *, pass_over: bool = True
     ) -> int:
-        """Take edges in order of strength from a place in it on, each with its closing, while they fit.
+        """Take edges in order of strength from index `start` on, each with its closing, while they fit.
 
-        pass_over: what does not fit; else growth stops there. Returns the place where it stopped.
+        pass_over: what does not fit; else growth stops there. Returns the index where it stopped.
         """
         into, onward = ways()
-        for at in range(place, len(self.order)):
+        for at in range(start, len(self.order)):
             if len(self.chosen) == size:
                 return at
             edge = self.order[at]
@@ -124,7 +126,7 @@ class _Connected:
                     continue
                 return at
             self.chosen.update(new)
-            nodes = {node for one in new for node in (self.sender[one], self.receiver[one])}
+            nodes = self._ends(new)
             if not nodes <= self.included:
                 self.included |= nodes
                 into, onward = ways()
@@ -143,6 +145,7 @@ class _Connected:
         weakest, length = np.full(nodes, -1), np.zeros(nodes, dtype=np.int64)  # rank of the way's weakest edge; edges
         for sublayer in self.sublayers[1:]:
             new = sublayer[~there[sublayer]]
+            # One number that orders ways by their weakest edge, then by their length: the length is less than `nodes`.
             way = np.maximum(weakest, self.best_rank[new]) * nodes + length + 1
             first = (way * self.graph.n_edges + self.best_edge[new]).argmin(axis=1)
             weakest[new], length[new] = np.divmod(way[np.arange(len(new)), first], nodes)
@@ -180,13 +183,16 @@ class _Connected:
             node = self.receiver[onward[node]]
         return path - self.chosen
 
+    def _ends(self, edges: set[int]) -> set[int]:
+        return {self.sender[edge] for edge in edges} | {self.receiver[edge] for edge in edges}
+
     def _drop_weakest(self) -> None:
         """Give up the weakest edge that no path needs, so that a path of two edges fits."""
         for edge in sorted(self.chosen, key=self.rank.__getitem__, reverse=True):
             rest = self.graph.circuit(sorted(self.chosen - {edge}))
             if len(rest.connected()) == len(rest):
                 self.chosen.remove(edge)
-                self.included = {node for one in self.chosen for node in (self.sender[one], self.receiver[one])}
+                self.included = self._ends(self.chosen)
                 self.given_up.add(edge)
                 return
         raise AssertionError("a connected circuit has an edge that can go")

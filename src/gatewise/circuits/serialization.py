@@ -11,14 +11,14 @@ from torch import Tensor
 
 from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.formats import check_sizes, check_sublayers
+from gatewise.circuits.formats import described_graph
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import as_plain
 
 
 def graph_entry(graph: Graph) -> dict[str, Any]:
-    """What a graph can be made of again."""
+    """Return what a graph can be made of again."""
     if any(sublayer.kind == "attention" for sublayer in graph.sublayers):
         sizes = {"n_layers": graph.n_layers, "n_heads": graph.n_heads, "d_model": graph.d_model}
         return {**sizes, "parallel": graph.parallel, "qkv": graph.qkv}
@@ -26,24 +26,24 @@ def graph_entry(graph: Graph) -> dict[str, Any]:
 
 
 def pack_circuits(circuits: Sequence[Circuit]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Circuits of one graph: masks as bits, and each tensor of scores once, however many circuits share it."""
+    """Pack circuits of one graph: masks as bits, and each tensor of scores once, however many circuits share it."""
     if not circuits or any(circuit.graph != circuits[0].graph for circuit in circuits):
         raise GatewiseError(f"circuits of one graph are stored together, at least one; got {len(circuits)}.")
     scores: list[Tensor] = []
     entries = []
     for circuit in circuits:
-        place = None
+        index = None
         if circuit.scores is not None:
-            place = next((i for i, known in enumerate(scores) if _identical(known, circuit.scores)), len(scores))
-            scores += [circuit.scores] if place == len(scores) else []
-        entries.append({"edges": len(circuit), "scores": place, "provenance": as_plain(circuit.provenance)})
+            index = next((i for i, known in enumerate(scores) if _identical(known, circuit.scores)), len(scores))
+            scores += [circuit.scores] if index == len(scores) else []
+        entries.append({"edges": len(circuit), "scores": index, "provenance": as_plain(circuit.provenance)})
     bits = np.packbits(torch.stack([circuit.mask.cpu() for circuit in circuits]).numpy(), axis=1)
     arrays = {"masks": torch.from_numpy(bits), **{f"scores.{i}": values for i, values in enumerate(scores)}}
     return {"graph": graph_entry(circuits[0].graph), "circuits": entries}, arrays
 
 
 def unpack_circuits(plain: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> list[Circuit]:
-    """What `pack_circuits` was given. Raises DamagedError."""
+    """Return what `pack_circuits` was given. Raises DamagedError."""
     try:
         bits = arrays["masks"].numpy()
         graph = _graph_of(plain["graph"], 8 * bits.shape[1])
@@ -58,17 +58,11 @@ def unpack_circuits(plain: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> l
 
 
 def _graph_of(entry: Mapping[str, Any], most_edges: int) -> Graph:
-    """The graph, whose sizes are compared with the masks before anything of these sizes is made."""
-    if "sublayers" in entry:
-        check_sizes({"d_model": entry["d_model"]}, "its graph")
-        check_sublayers(entry["sublayers"], "the sublayers of its graph")
-        graph = Graph.layered(entry["sublayers"][0], entry["sublayers"][1:], entry["d_model"])
-    else:
-        sizes = {name: entry[name] for name in ("n_layers", "n_heads", "d_model")}
-        check_sizes(sizes, "its graph")
-        if sizes["n_layers"] * (sizes["n_heads"] + 1) > most_edges:  # each node reads something
-            raise DamagedError("its graph has more nodes than its masks have edges")
-        graph = Graph.transformer(**sizes, parallel=bool(entry["parallel"]), qkv=entry["qkv"])
+    names = ("d_model",) if "sublayers" in entry else ("n_layers", "n_heads", "d_model")
+    sizes, ways = {name: entry[name] for name in names}, {"parallel": False, "qkv": "split", **entry}
+    graph = described_graph(
+        sizes, entry.get("sublayers"), most_edges, "its graph", parallel=bool(ways["parallel"]), qkv=ways["qkv"]
+    )
     if not most_edges - 8 < graph.n_edges <= most_edges:
         raise DamagedError(f"its graph has {graph.n_edges:,} edges, its masks have about {most_edges:,}")
     return graph

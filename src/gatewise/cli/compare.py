@@ -93,8 +93,8 @@ def _counts(title: str, parts: Mapping[str, Counts]) -> FoldingTable:
 
 def _show_recall(recall: Recall, a: Path, name: str) -> None:
     table = FoldingTable("role", "found", "missing", box=box.SIMPLE_HEAD)
-    for role in recall.found:
-        table.add_row(role, " ".join(recall.found[role]), " ".join(recall.missing[role]))
+    for role, present in recall.present.items():
+        table.add_row(role, " ".join(present), " ".join(recall.missing[role]))
     console = Console(highlight=False)
     console.print(table)
     precision = "-" if recall.precision is None else f"{recall.precision:.0%}"

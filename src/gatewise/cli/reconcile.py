@@ -68,12 +68,12 @@ def reconcile_command(
     from gatewise.gates.labels import Gates
     from gatewise.gates.reconciliation import reconcile
 
-    kept, removed = ([Gates.load(path) for path in paths] for paths in (keep or [], remove))
-    answer = reconcile(kept, removed, share=share, by=cast("LabelsBy", by), seconds=seconds)
+    to_keep, to_remove = ([Gates.load(path) for path in paths] for paths in (keep or [], remove))
+    answer = reconcile(to_keep, to_remove, share=share, by=cast("LabelsBy", by), seconds=seconds)
     if out is not None and answer.removal is not None:
         names = {"kept": [path.name for path in keep or []], "removed": [path.name for path in remove]}
         answer.removal.with_provenance(**names).save(out)
-    trials = _measure(machine, answer, kept, removed, model, examples, seed) if measure else []
+    trials = _measure(machine, answer, to_keep, to_remove, model, examples, seed) if measure else []
     if as_json:
         measured = {"trials": [trial.to_json() for trial in trials]} if measure else {}
         print(json.dumps({**answer.to_json(), **measured}, indent=2))

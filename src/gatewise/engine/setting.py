@@ -270,7 +270,7 @@ class Setting:
                     f"Load the model it was found in, with the same `qkv`."
                 )
 
-    def check_sound(self) -> None:
+    def check_finite_outputs(self) -> None:
         """Refuse weights and outputs that are not finite, before a search; looked at once.
 
         Raises:

@@ -40,6 +40,9 @@ def find_gates(
 ) -> Gates:
     """Search a circuit by noising and one by denoising, and label their edges AND, OR and ADDER.
 
+    Noising (Ns): the clean run, in which removed edges carry the corrupted run's outputs. Denoising (Dn): the two runs
+    swapped. Labels come from membership alone; `test_gates` tests them.
+
     Args:
         model: The model.
         data: Pairs, or a task, of which the train pairs are used.
@@ -49,21 +52,23 @@ def find_gates(
         threshold: In place of `edges`, the method's own threshold, the same for both directions.
         rule: As for `label_gates`: "plain" or "repaired".
         by: As for `label_gates`: what a gate's edges go into, a "port" or a "node".
-        joint: Whether to search the paper's Ns+Dn circuit of `edges` edges, too.
+        joint: Whether to search the paper's Ns+Dn circuit of `edges` edges, too. It is kept beside the gates; labels do
+            not depend on it.
         select: Which edges make a circuit of a size: the "top" ones, or "connected" ones only.
         seed: Of everything random.
-        ablation: What removed edges carry. Both directions exist for "patching" only, the default.
-        metric: What the search keeps unchanged; by default the method's own.
+        ablation: What removed edges carry: only "patching", the default, has both directions.
+        metric: What the search measures effects in; by default the method's own.
         compute: Where to run: memory, workers, the store.
 
     Returns:
         Both circuits, and their edges by label.
 
     Raises:
-        GatewiseError: Both or none of `edges` and `threshold`; a method without directions.
+        GatewiseError: Both or none of `edges` and `threshold`; a ratio that is not above 0, or beside a threshold; a
+            method without directions.
     """
     if (edges is None) == (threshold is None):
-        raise GatewiseError("give either edges= (of the noising circuit) or threshold=, not both.")
+        raise GatewiseError("give exactly one of edges= (of the noising circuit) and threshold=.")
     if not ratio > 0 or (ratio != 1 and edges is None):
         raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
     check_directed(find_method(method))
@@ -85,8 +90,8 @@ def find_gates(
         metric=metric,
         compute=compute,
     )
-    both = circuits["ns+dn"][0] if joint else None
-    return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=both)
+    joint_circuit = circuits["ns+dn"][0] if joint else None
+    return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=joint_circuit)
 
 
 @dataclass(frozen=True)

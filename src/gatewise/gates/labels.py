@@ -1,8 +1,9 @@
 """Set-difference labels: AND = edges found by noising only, OR = by denoising only, ADDER = by both.
 
-The plain rule is the paper's. By its own Table 1, ACDC and Edge Pruning under Dn also find one edge of each AND gate,
-and under Ns one of each OR gate, so the plain rule calls that edge ADDER. The *repaired* rule (CLUE's) lets a lone
-ADDER edge join the AND or OR edges of its receiver, and labels no gate of fewer than two edges.
+The plain rule is that of Chen et al. 2025 ("Rethinking Circuit Completeness in Language Models"). By its Table 1, ACDC
+and Edge Pruning under Dn also find one edge of each AND gate, and under Ns one of each OR gate, so the plain rule calls
+that edge ADDER. The *repaired* rule (CLUE's, Chen et al. 2026) lets a lone ADDER edge join the AND or OR edges of its
+receiver, and labels no gate of fewer than two edges.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class GroupGate:
-    """A gate that was tested and is significant: groups of edges into a node, and the effect of every set of them."""
+    """A tested gate, as kept beside set-difference labels: groups of edges into a node, the effect of every set."""
 
     receiver: str
     label: str

@@ -10,39 +10,28 @@ from typing import TYPE_CHECKING
 from gatewise._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from gatewise.methods.acdc.method import Acdc
-    from gatewise.methods.base import Finding, Method, Problem, ranked
-    from gatewise.methods.discovery import discover, discover_all, score_edges
-    from gatewise.methods.eap import Eap, EapIg
-    from gatewise.methods.edge_pruning.method import EdgePruning
-    from gatewise.methods.registry import find_method
-    from gatewise.methods.scores import Scores
+    from gatewise.methods.acdc.method import Acdc as Acdc
+    from gatewise.methods.base import Finding as Finding
+    from gatewise.methods.base import Method as Method
+    from gatewise.methods.base import Problem as Problem
+    from gatewise.methods.base import ranked as ranked
+    from gatewise.methods.discovery import discover as discover
+    from gatewise.methods.discovery import discover_all as discover_all
+    from gatewise.methods.discovery import score_edges as score_edges
+    from gatewise.methods.eap import Eap as Eap
+    from gatewise.methods.eap import EapIg as EapIg
+    from gatewise.methods.edge_pruning.method import EdgePruning as EdgePruning
+    from gatewise.methods.registry import find_method as find_method
+    from gatewise.methods.scores import Scores as Scores
 
-__all__ = [
-    "Acdc",
-    "Eap",
-    "EapIg",
-    "EdgePruning",
-    "Finding",
-    "Method",
-    "Problem",
-    "Scores",
-    "discover",
-    "discover_all",
-    "find_method",
-    "ranked",
-    "score_edges",
-]
-
-__getattr__ = imported_when_used(
-    __name__,
-    {
-        "acdc.method": "Acdc",
-        "base": "Finding Method Problem ranked",
-        "discovery": "discover discover_all score_edges",
-        "eap": "Eap EapIg",
-        "edge_pruning.method": "EdgePruning",
-        "registry": "find_method",
-        "scores": "Scores",
-    },
-)
+_NAMES = {  # of the package, by where they are defined
+    "acdc.method": "Acdc",
+    "base": "Finding Method Problem ranked",
+    "discovery": "discover discover_all score_edges",
+    "eap": "Eap EapIg",
+    "edge_pruning.method": "EdgePruning",
+    "registry": "find_method",
+    "scores": "Scores",
+}
+__all__ = sorted(name for names in _NAMES.values() for name in names.split())
+__getattr__ = imported_when_used(__name__, _NAMES)

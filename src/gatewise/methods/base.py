@@ -18,7 +18,7 @@ from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import SIDES, Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.parameters import parse_parameters
+from gatewise.methods.parameters import parameters_of
 from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.store.checkpoints import Checkpoint
@@ -64,12 +64,26 @@ class Problem:
         return tuple(single for single in both if single in needed)
 
     def only(self, *directions: SearchDirection) -> Problem:
-        """Return the same problem for some of its directions."""
+        """Return the same problem for some of its directions.
+
+        Args:
+            *directions: Some of the problem's.
+
+        Returns:
+            A problem with the sizes of these directions.
+        """
         sizes = {direction: self.sizes[direction] for direction in directions} if self.sizes else {}
         return replace(self, directions=directions, sizes=sizes)
 
     def for_part(self, part: object) -> Problem:
-        """Return the same problem with the checkpoint of one part of the search; None is the whole search."""
+        """Return the same problem with the checkpoint of one part of the search.
+
+        Args:
+            part: One of `Method.parts`; None is the whole search.
+
+        Returns:
+            A problem whose checkpoint no other part uses.
+        """
         return self if part is None else replace(self, checkpoint=self.checkpoint.part(str(part)))
 
 
@@ -83,7 +97,7 @@ class Finding:
     """One circuit that a method found, before it gets its provenance."""
 
     mask: Tensor  # [edge] of bool
-    scores: Tensor  # [edge], higher means more important; what they are is the method's to document
+    scores: Tensor  # [edge]; the larger |score|, the more important. The sign is the method's to document
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain data: counts, divergences
 
 
@@ -129,6 +143,11 @@ class Method(ABC):
         if "title" not in vars(cls):
             cls.title = cls.name
 
+    def __post_init__(self) -> None:
+        """Check the types of the parameters. A subclass that checks more calls this first."""
+        for name, value in self.parse(vars(self)).items():
+            object.__setattr__(self, name, value)
+
     @abstractmethod
     def search(self, problem: Problem) -> Findings:
         """Find the circuits of a problem in this process.
@@ -141,11 +160,25 @@ class Method(ABC):
         """
 
     def check(self, problem: Problem) -> None:
-        """Raise a GatewiseError if the method cannot answer this problem. Called before the work."""
+        """Refuse what the method cannot do, before the work.
+
+        Args:
+            problem: What is asked.
+
+        Raises:
+            GatewiseError: It cannot be done.
+        """
         return
 
     def forecast(self, problem: Problem) -> Work | None:
-        """Count what a search takes, on the meta device. None: not known, and only the two runs are counted."""
+        """Count what a search takes.
+
+        Args:
+            problem: With a model on the meta device.
+
+        Returns:
+            Memory and operations; None if they are not known: then only the two runs are counted.
+        """
         return None
 
     def threshold_for(self, setting: Setting, direction: SearchDirection, share: float) -> tuple[Method, float]:
@@ -164,15 +197,38 @@ class Method(ABC):
     # One search in parts, which workers do in any order with the result of one process. By default it is one part.
 
     def parts(self, problem: Problem) -> Sequence[Any]:
-        """Name the parts of a search: plain values, the same wherever they are asked for. None is the whole search."""
+        """Name the parts of a search.
+
+        Args:
+            problem: What is asked.
+
+        Returns:
+            Plain values, the same wherever they are asked for; None is the whole search.
+        """
         return (None,)
 
     def search_part(self, problem: Problem, part: Any) -> Any:
-        """Do one part of a search."""
+        """Do one part of a search.
+
+        Args:
+            problem: What is asked, with a checkpoint of the part's own.
+            part: One of `parts`.
+
+        Returns:
+            What `join_parts` needs of it.
+        """
         return self.search(problem)
 
     def join_parts(self, problem: Problem, outcomes: Mapping[Any, Any]) -> Findings:
-        """Put together what the parts gave, by their names."""
+        """Put together what the parts gave.
+
+        Args:
+            problem: What is asked.
+            outcomes: What each part gave, in any order.
+
+        Returns:
+            What `search` returns.
+        """
         findings: Findings = outcomes[None]
         return findings
 
@@ -188,10 +244,22 @@ class Method(ABC):
         Raises:
             GatewiseError: A name is not that of a parameter, or a value not of its type.
         """
-        return parse_parameters(self.name, self, values)
+        known = parameters_of(self)
+        for name in values:
+            if name not in known:
+                others = f"its parameters are {', '.join(known)}" if known else "it has none"
+                raise GatewiseError(f"{self.name} has no parameter {name!r}; {others}.")
+        return {name: known[name].parse(value) for name, value in values.items()}
 
     def with_parameters(self: _AnyMethod, values: Mapping[str, Any]) -> _AnyMethod:
-        """Return the same method with other values of some parameters, checked as by `parse`."""
+        """Return the same method with other values of some parameters.
+
+        Args:
+            values: As for `parse`, which checks them.
+
+        Returns:
+            A new method; this one does not change.
+        """
         return replace(self, **self.parse(values))
 
 

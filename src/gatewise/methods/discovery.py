@@ -65,6 +65,11 @@ def discover(
     Raises:
         GatewiseError: What is asked for has no meaning or cannot be done; said before the work.
     """
+    if not isinstance(direction, str) or isinstance(edges, Sequence):
+        raise GatewiseError(
+            f"discover finds one circuit, got direction={direction!r} and edges={edges!r}; discover_all finds those of "
+            f"several directions and sizes."
+        )
     setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
     sizes = {} if edges is None else {direction: (number_of_edges(edges, model.graph),)}
     problem = Problem(setting, (direction,), sizes, threshold, select, seed)
@@ -146,7 +151,7 @@ def score_edges(
     problem = Problem(setting, (direction,), {direction: (setting.graph.n_edges,)}, seed=seed)
     bound = find_method(method)
     check_problem(problem, bound)
-    setting.check_sound()
+    setting.check_finite_outputs()
     workers = current_compute(compute).worker_pool(model.device)
     with threads(None if workers is None else 1):
         ((_, findings, times),) = searches([problem], bound, workers)
@@ -163,9 +168,12 @@ def _by_direction(
         sizes = dict.fromkeys(directions, sizes)
     if sorted(sizes) != sorted(directions):
         raise GatewiseError(f"sizes are given for {', '.join(sizes)}; the directions are {', '.join(directions)}.")
-    return {
-        direction: tuple(number_of_edges(size, model.graph) for size in sizes[direction]) for direction in directions
-    }
+    numbers: dict[SearchDirection, tuple[int, ...]] = {}
+    for direction in directions:
+        if not isinstance(sizes[direction], Sequence):
+            raise GatewiseError(f"sizes is a list of numbers of edges, such as [50, 100]; got {sizes[direction]!r}.")
+        numbers[direction] = tuple(number_of_edges(size, model.graph) for size in sizes[direction])
+    return numbers
 
 
 def check_problem(problem: Problem, method: Method) -> None:
@@ -185,15 +193,11 @@ def check_problem(problem: Problem, method: Method) -> None:
         for size in sizes:
             if not 0 < size <= edges:
                 raise GatewiseError(f"a circuit of {size:,} edges was asked for; {problem.model.name} has {edges:,}.")
-    if problem.threshold is not None:
-        if not problem.threshold >= 0:
-            raise GatewiseError(
-                f"the threshold is {problem.threshold}; expected 0 or more ({method.threshold_meaning})."
-            )
-        if problem.select != "top":
-            raise GatewiseError(
-                f"select={problem.select!r} goes with edges=; a threshold keeps all edges that reach it."
-            )
+    threshold, select = problem.threshold, problem.select
+    if threshold is not None and not threshold >= 0:
+        raise GatewiseError(f"the threshold is {threshold}; expected 0 or more ({method.threshold_meaning}).")
+    if threshold is not None and select != "top":
+        raise GatewiseError(f"select={select!r} goes with edges=; a threshold keeps all edges that reach it.")
     method.check(problem)
 
 
@@ -222,7 +226,7 @@ def _search(
     problem: Problem, method: Method, store: Store | None, workers: WorkerPool | None
 ) -> Iterator[tuple[dict[SearchDirection, list[Circuit]], list[Checkpoint]]]:
     """Search, from the last checkpoints on; yield circuits, and the checkpoints that are then no longer needed."""
-    problem.setting.check_sound()  # what is stored was sound when it was found
+    problem.setting.check_finite_outputs()  # what is stored was sound when it was found
     groups = [problem] if method.together else [problem.only(direction) for direction in problem.directions]
     if store is not None:
         keys = [store.key(ingredients(group, method), CIRCUITS) for group in groups]

@@ -105,10 +105,6 @@ class Eap(_LinearEstimate):
 
     combine: Literal["sum", "max"] = "sum"
 
-    def __post_init__(self) -> None:
-        if self.combine not in ("sum", "max"):
-            raise GatewiseError(f"combine is 'sum' or 'max' (the score of larger magnitude), got {self.combine!r}.")
-
     def check(self, problem: Problem) -> None:
         """Refuse KL."""
         if problem.setting.metric is not None and problem.setting.metric.function is None:
@@ -148,7 +144,8 @@ class EapIg(_LinearEstimate):
     steps: int = 5
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+        super().__post_init__()
+        if self.steps < 1:
             raise GatewiseError(f"steps is a whole number of at least 1, got {self.steps!r}.")
 
     def check(self, problem: Problem) -> None:

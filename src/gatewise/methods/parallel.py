@@ -1,4 +1,4 @@
-"""Who searches: this process, one problem after the other, or a team of workers, all parts of all problems at once."""
+"""Who searches: this process, one problem after the other, or workers, all parts of all problems at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Searched = tuple[Problem, Findings, dict[str, Any]]  # what was asked, what was 
 
 
 def searches(problems: Sequence[Problem], method: Method, workers: WorkerPool | None) -> Iterator[Searched]:
-    """Search for each problem; a team yields them as they end."""
+    """Search for each problem; workers yield them as they end."""
     if workers is None or (workers.workers < 2 and workers.ray is None):
         for problem in problems:
             clock = Clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gatewise.errors import GatewiseError
@@ -35,8 +35,10 @@ class Parameter:
 
     def parse(self, given: Any) -> Any:
         """Return the value that is meant: by a text, or by a plain value, which is read as its text."""
-        text = str(given)
-        for kind in _alternatives(self.type):
+        text, kinds = str(given), _alternatives(self.type)
+        if not any(kind in _PARSERS or get_origin(kind) is Literal for kind in kinds):
+            return given  # the method has to check it
+        for kind in kinds:
             try:
                 if get_origin(kind) is Literal:
                     return {str(choice): choice for choice in get_args(kind)}[text]
@@ -48,19 +50,12 @@ class Parameter:
 
 def parameters_of(method: Any) -> dict[str, Parameter]:
     """List the parameters of a dataclass instance, by name."""
-    hints = get_type_hints(type(method))
+    try:
+        hints = get_type_hints(type(method))
+    except NameError:  # types that are imported for type checkers only
+        hints = {}
     names = [field.name for field in dataclasses.fields(method)]
-    return {name: Parameter(name, hints[name], getattr(method, name)) for name in names}
-
-
-def parse_parameters(title: str, method: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the names of values, and give each the type of its field. title: the method's name, for errors."""
-    known = parameters_of(method)
-    for name in values:
-        if name not in known:
-            others = f"its parameters are {', '.join(known)}" if known else "it has none"
-            raise GatewiseError(f"{title} has no parameter {name!r}; {others}.")
-    return {name: known[name].parse(value) for name, value in values.items()}
+    return {name: Parameter(name, hints.get(name, Any), getattr(method, name)) for name in names}
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:

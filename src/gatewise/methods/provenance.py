@@ -1,4 +1,4 @@
-"""What determines the result of a search: one list of facts, for its provenance and for the key it is stored under."""
+"""The facts that determine a search's result, listed once: for its provenance and for its key in the store."""
 
 from __future__ import annotations
 

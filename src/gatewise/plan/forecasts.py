@@ -69,7 +69,11 @@ class Forecast:
         return self.peak <= _USABLE * self.free
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `gatewise plan --json`."""
+        """Make what `gatewise plan --json` prints.
+
+        Returns:
+            Plain data: the fields, and whether the search fits.
+        """
         return {**asdict(self), "fits": self.fits}
 
 

@@ -42,7 +42,11 @@ class Checkpoint:
         return {"gatewise": version("gatewise"), "torch": version("torch")}
 
     def load(self) -> Saved | None:
-        """Return the last state saved, if there is one that can be trusted."""
+        """Read the last state.
+
+        Returns:
+            The state; None if there is none that can be trusted.
+        """
         content = None if self._backend is None else self._backend.read(self._name)
         if self._backend is None or content is None:
             return None
@@ -55,19 +59,33 @@ class Checkpoint:
             return None
 
     def save(self, state: Any, arrays: Mapping[str, Tensor]) -> None:
-        """Replace the last state. If that fails, the last state is still there."""
+        """Replace the last state. If that fails, the last state is still there.
+
+        Args:
+            state: Plain data.
+            arrays: Tensors by name.
+
+        Raises:
+            GatewiseError: If it cannot be written.
+        """
         if self._backend is None:
             return
-        head = {"schema": SCHEMA, "key": self._key, "kind": "checkpoint", **self._versions}
         try:
-            self._backend.write(self._name, pack({**head, "state": encode(state, "the state")}, arrays))
+            self._backend.write(self._name, self._packed(state, arrays))
         except GatewiseError as error:
             raise GatewiseError(
                 f"cannot save a checkpoint: {error} Start again then, and the search resumes from the one before."
             ) from error
 
     def part(self, name: str) -> Checkpoint:
-        """Return where a part of the search, done by a worker, keeps its own state."""
+        """Make a checkpoint for a part of the search, done by a worker.
+
+        Args:
+            name: Of the part.
+
+        Returns:
+            Where it keeps its own state.
+        """
         return Checkpoint(self._backend, key_of({"search": self._key, "part": name}))
 
     def clear(self) -> None:
@@ -75,6 +93,10 @@ class Checkpoint:
         if self._backend is not None:
             with suppress(GatewiseError):
                 self._backend.remove(self._name)
+
+    def _packed(self, state: Any, arrays: Mapping[str, Tensor]) -> bytes:
+        head = {"schema": SCHEMA, "key": self._key, "kind": "checkpoint", **self._versions}
+        return pack({**head, "state": encode(state, "the state")}, arrays)
 
     def _unpacked(self, content: bytes) -> Saved:
         plain, arrays = parse(content, self._key, "checkpoint")

@@ -70,12 +70,29 @@ class Store:
         return self.backend.shown
 
     def key(self, ingredients: Mapping[str, Any], codec: Codec[Any] = PLAIN) -> str:
-        """Return the name of the result that these ingredients determine."""
+        """Return the name of a result.
+
+        Args:
+            ingredients: Plain data that determines the result.
+            codec: How it is stored.
+
+        Returns:
+            32 hexadecimal digits.
+        """
         plain = encode(dict(ingredients), "the ingredients")
         return key_of({"schema": SCHEMA, "kind": codec.kind, "ingredients": plain})
 
     def get(self, key: str, codec: Codec[Any] = CIRCUITS, default: Any = None) -> Any:
-        """Return what is stored under this key; the default if nothing is, or only a damaged file (with a warning)."""
+        """Read a result. A damaged file is not used, with a warning.
+
+        Args:
+            key: Its name.
+            codec: How it is stored.
+            default: Returned if nothing is stored under this key, or only something damaged.
+
+        Returns:
+            What the codec gives back.
+        """
         content = self.backend.read(entry_name(key))
         if content is None:
             return default
@@ -91,7 +108,13 @@ class Store:
         return value
 
     def put(self, key: str, circuits: Sequence[Circuit], record: Mapping[str, Any]) -> None:
-        """Store circuits of one graph, and beside them a record in plain data of what was asked."""
+        """Store circuits.
+
+        Args:
+            key: Their name.
+            circuits: Of one graph.
+            record: Plain data that says what was asked.
+        """
         self._write(key, CIRCUITS.pack(key, circuits, record), CIRCUITS)
 
     def _write(self, key: str, content: bytes, codec: Codec[Any]) -> None:
@@ -100,7 +123,14 @@ class Store:
             self.checkpoint(key).clear()  # the state of their search is no longer needed
 
     def checkpoint(self, key: str) -> Checkpoint:
-        """Return where the search for this key saves its state until its result is stored."""
+        """Return where a search saves its state until its result is stored.
+
+        Args:
+            key: The result's name.
+
+        Returns:
+            The checkpoint, which may be empty.
+        """
         return Checkpoint(self.backend, key)
 
     def remember(
@@ -123,7 +153,15 @@ class Store:
         return remember_all(self, {"": ingredients}, lambda _: [({"": compute()}, ())], codec)[""]
 
     def recall(self, ingredients: Mapping[str, Any], default: Any = None) -> Any:
-        """Return the plain data that `remember` has stored for these ingredients, or else the default."""
+        """Return plain data that `remember` has stored.
+
+        Args:
+            ingredients: As they were given to `remember`.
+            default: Returned if there is none.
+
+        Returns:
+            The data, or the default.
+        """
         return self.get(self.key(ingredients), PLAIN, default)
 
     def check_writable(self) -> None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
-from gatewise.errors import GatewiseError
 from gatewise.evaluation import evaluate
 from gatewise.methods import discover_all
-from gatewise.methods.base import SEARCH_DIRECTIONS, Problem, SearchDirection
+from gatewise.methods.base import Problem
 from gatewise.methods.provenance import ingredients
 from gatewise.models import load_model
 from gatewise.store import Store
@@ -29,9 +28,9 @@ def cell_ingredients(cell: Cell) -> dict[str, Any]:
     """List everything that determines the result of a cell. Loads its model, and keeps it for the next cell."""
     with threads(cell.threads):
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
-        direction, setting = _direction(cell.direction), Setting(model, task.train, seed=cell.seed, memory=cell.memory)
-        sizes = {direction: cell.sizes} if cell.sizes else {}
-        problem = Problem(setting, (direction,), sizes, cell.threshold, seed=cell.seed)
+        setting = Setting(model, task.train, seed=cell.seed, memory=cell.memory)
+        sizes = {cell.direction: cell.sizes} if cell.sizes else {}
+        problem = Problem(setting, (cell.direction,), sizes, cell.threshold, seed=cell.seed)
         return {
             "what": "cell of a sweep",
             "cell": {name: value for name, value in asdict(cell).items() if name != "together"},
@@ -55,29 +54,22 @@ def _compute(cell: Cell, store: Store) -> dict[str, Any]:
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         begun = time.perf_counter()
         compute = Compute(memory=cell.memory, store=store)
-        direction = _direction(cell.direction)
         # One search finds the circuits of all directions that share work; the other cells recall theirs.
         circuits = discover_all(
             model,
             task.train,
             cell.bound_method,
-            [_direction(name) for name in cell.together] or [direction],
+            cell.together or (cell.direction,),
             sizes=cell.sizes or None,
             threshold=cell.threshold,
             seed=cell.seed,
             compute=compute,
-        )[direction]
+        )[cell.direction]
         evaluations = evaluate(
             model, task.test, list(circuits), random_circuits=cell.random_circuits, seed=cell.seed, compute=compute
         )
         seconds = time.perf_counter() - begun
     return {"rows": [evaluation.row() for evaluation in evaluations], "seconds": seconds}
-
-
-def _direction(name: str) -> SearchDirection:
-    if name not in SEARCH_DIRECTIONS:
-        raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {name!r}.")
-    return name
 
 
 def forget() -> None:
@@ -93,7 +85,7 @@ def loaded(name: str, device: str | None, dtype: str | None) -> Model:
 
 
 def _task(cell: Cell) -> Task:
-    return _made_task(replace(cell, method="", direction="", sizes=(), threshold=None, parameters=()))
+    return _made_task(replace(cell, method="", direction="ns", sizes=(), threshold=None, parameters=()))
 
 
 @lru_cache(maxsize=8)

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from gatewise.errors import GatewiseError
-from gatewise.methods.base import Method
+from gatewise.methods.base import SEARCH_DIRECTIONS, Method, SearchDirection
 from gatewise.methods.registry import find_method
 
 if sys.version_info >= (3, 11):
@@ -24,12 +25,6 @@ _TOO_LARGE = 10**18
 _MOST_BYTES = 1 << 20
 
 _KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false"}
-_COMMON: dict[str, tuple[type, ...]] = {  # what is the same for all cells, and the types it may have in a grid
-    **dict.fromkeys(("examples", "test_examples", "random_circuits", "threads"), (int,)),
-    "memory": (str, int),
-    **dict.fromkeys(("device", "dtype"), (str,)),
-    **dict.fromkeys(("bos", "first_token"), (bool,)),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +42,10 @@ class _Common:
     threads: int = 1
 
 
+# What is the same for all cells, and the types it may have in a grid.
+_COMMON = {name: tuple({*(get_args(hint) or (hint,))} - {NoneType}) for name, hint in get_type_hints(_Common).items()}
+
+
 @dataclass(frozen=True)
 class Cell(_Common):
     """One search and its evaluation on held-out pairs: one row of the table for each circuit it finds."""
@@ -54,12 +53,14 @@ class Cell(_Common):
     model: str
     task: str
     method: str
-    direction: str
+    direction: SearchDirection
     sizes: tuple[int, ...]  # found together; empty with a threshold
     threshold: float | None
     seed: int
     parameters: tuple[tuple[str, Any], ...] = ()  # of the method, where they differ from its defaults
-    together: tuple[str, ...] = field(default=(), compare=False)  # directions whose circuits one search finds
+    together: tuple[SearchDirection, ...] = field(
+        default=(), compare=False
+    )  # directions whose circuits one search finds
 
     @property
     def bound_method(self) -> Method:
@@ -79,7 +80,7 @@ class Grid(_Common):
     models: tuple[str, ...]
     tasks: tuple[str, ...]
     methods: Mapping[str, Mapping[str, tuple[Any, ...]]]  # for each method, the values of its parameters
-    directions: tuple[str, ...] = ("ns",)
+    directions: tuple[SearchDirection, ...] = ("ns",)
     sizes: tuple[tuple[int, ...], ...] = ()
     thresholds: tuple[float, ...] = ()
     seeds: tuple[int, ...] = (0,)
@@ -90,7 +91,11 @@ class Grid(_Common):
         return len(self.models) * len(self.tasks) * variants * len(self.directions) * goals * len(self.seeds)
 
     def cells(self) -> list[Cell]:
-        """List the cells in a fixed order: all of a model together, then all of its task and seed."""
+        """List the cells.
+
+        Returns:
+            All combinations in a fixed order: all of a model together, then all of its task and seed.
+        """
         if len(self) > MOST_CELLS:
             raise GatewiseError(f"the grid has {len(self):,} cells; expected at most {MOST_CELLS:,}. Split it.")
         goals: list[tuple[tuple[int, ...], float | None]] = [(sizes, None) for sizes in self.sizes]
@@ -158,6 +163,9 @@ def grid_from(table: Mapping[str, Any]) -> Grid:
         known = "models, tasks, methods, directions, sizes, thresholds, seeds, " + ", ".join(_COMMON)
         raise GatewiseError(f"a grid has no {next(iter(left))!r}; it has {known}.")
     grid = Grid(models, tasks, methods, **fields)
+    for direction in grid.directions:
+        if direction not in SEARCH_DIRECTIONS:
+            raise GatewiseError(f"directions: expected 'ns', 'dn' or 'ns+dn', got {direction!r}.")
     if not (grid.sizes or grid.thresholds):
         raise GatewiseError("the grid has neither sizes (numbers of edges) nor thresholds; give at least one of them.")
     for name, least in (("examples", 1), ("test_examples", 1), ("threads", 1), ("random_circuits", 0)):

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gatewise.compute import Compute, current_compute
 from gatewise.errors import GatewiseError
 from gatewise.files import write_json
-from gatewise.methods.base import SearchDirection
 from gatewise.plan import Forecast, forecast
 from gatewise.progress import progress_bar
 from gatewise.store import Store
@@ -63,7 +62,11 @@ class SweepReport:
         return not self.failures
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `gatewise sweep --json`."""
+        """Make what `gatewise sweep --json` prints.
+
+        Returns:
+            Plain data: counts, failures, seconds and files.
+        """
         return {
             "cells": self.forecast.cells,
             "computed": self.forecast.missing - len(self.failures),
@@ -227,7 +230,7 @@ def _plans(missing: Sequence[Cell]) -> dict[Cell, Forecast | None]:
                     cell.model,
                     cell.task,
                     cell.bound_method,
-                    cast("SearchDirection", cell.direction),  # checked by forecast
+                    cell.direction,
                     edges=max(cell.sizes, default=None),
                     **{name: getattr(cell, name) for name in _PLANNED},
                 )

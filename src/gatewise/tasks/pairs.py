@@ -62,7 +62,7 @@ class Pairs:
     @classmethod
     def from_text(
         cls,
-        data: Any,
+        rows: Any,
         model: Reader,
         *,
         difference: Difference = "logit",
@@ -73,7 +73,7 @@ class Pairs:
         """Make pairs from text. `gw.task` does the same and divides pairs into a part to search on and one to test on.
 
         Args:
-            data: A list of dicts or tuples, a dict of lists, a pandas frame, or one split of a Hugging Face dataset,
+            rows: A list of dicts or tuples, a dict of lists, a pandas frame, or one split of a Hugging Face dataset,
                 with the columns clean, corrupted, correct and incorrect, in any case; others are ignored.
             model: The model whose tokenizer reads the prompts.
             difference: What correct and incorrect answers are compared by, `logit` or `probability`.
@@ -89,7 +89,7 @@ class Pairs:
         """
         from gatewise.tasks.builder import pairs_from_text
 
-        return pairs_from_text(data, model, difference=difference, name=name, bos=bos, first_token=first_token)
+        return pairs_from_text(rows, model, difference=difference, name=name, bos=bos, first_token=first_token)
 
     @classmethod
     def from_tokens(

@@ -1,4 +1,4 @@
-"""A user's own pairs as text, from anything that has rows, and every row that is wrong named at once.
+"""Rows of a user's own pairs (of a list, a frame, a file): columns and answers checked, every bad row named at once.
 
 Columns (or keys): clean, corrupted, correct, incorrect, in any case; further ones are ignored. Older files have right
 and wrong for the last two. Several answers are written `a|b`, or as a list. An answer with a leading space is appended

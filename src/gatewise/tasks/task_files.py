@@ -1,4 +1,4 @@
-"""A user's own pairs from a .csv or .jsonl file: reads it, and says file and line of whatever is wrong.
+"""Parses a user's .csv or .jsonl file of pairs, and says file and line of every bad row.
 
 What the columns are is said in `parsing`.
 """

@@ -1,7 +1,9 @@
 """Completeness: what the model still does without the circuit (figcompleteness and its two tables).
 
-Measured are KL(G\\C || G) and the accuracy of G\\C on held-out pairs, for the circuits of all sizes, directions,
-methods and seeds. A seed's value is what one direction has beyond another, mean over the sizes that were calibrated.
+G is the full graph, C a circuit, G\\C the graph without it, run by noising: the clean run, in which the circuit's edges
+carry the corrupted run's outputs. Measured are KL(G\\C || G) and the accuracy of G\\C, on held-out pairs that are the
+same for all seeds, for the circuits of all sizes, directions, methods and seeds. A seed's value is what one direction
+has beyond another, mean over the judged sizes: those that were calibrated, or all of a preset without a calibration.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from gatewise_paper.tables import printed
 
 _NAME = "completeness"
 _PAPER_KL = {"acdc": "1.03 against 0.81", "eap": "1.02 against 0.74", "edge-pruning": "1.13 against 1.08"}
-_PAPER_DN = {"acdc": "1.03 against 0.96", "eap": "1.02 against 0.96", "edge-pruning": "1.13 against 1.11"}
+_PAPER_KL_AGAINST_DN = {"acdc": "1.03 against 0.96", "eap": "1.02 against 0.96", "edge-pruning": "1.13 against 1.11"}
 _PAPER_ACCURACY = {"acdc": "0.33 against 0.40", "eap": "0.26 against 0.39", "edge-pruning": "0.26 against 0.32"}
 _AT = " (IOI, 1,000 edges)"
 
@@ -36,7 +38,7 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
                 lab, accuracy, "accuracy of G\\C"
             ),
         },
-        notes=["Verdicts are about the sizes that the calibration chose for completeness."],
+        notes=["Verdicts are about the judged sizes: those that the calibration chose, where there is one."],
     )
 
 
@@ -44,7 +46,7 @@ def _rulings(lab: Lab, kl: curves.Curves, accuracy: curves.Curves) -> list[Rulin
     rulings: list[Ruling] = []
     for method in lab.preset.methods:
         sizes = lab.sizes.judged(_NAME, method)
-        first = Claim(
+        primary = Claim(
             "Removing the Ns+Dn circuit destroys more (KL of G\\C) than removing the Ns circuit of the same size.",
             "normalised KL(G\\C || G) of Ns+Dn less that of Ns",
             kl.differences("ns+dn", "ns", method, sizes, normalised=True),
@@ -52,7 +54,7 @@ def _rulings(lab: Lab, kl: curves.Curves, accuracy: curves.Curves) -> list[Rulin
         )
         rulings += rules(
             METHOD_NAMES[method],
-            first,
+            primary,
             Claim(
                 "The accuracy left without the Ns+Dn circuit is lower than without the Ns circuit.",
                 "top-1 accuracy of G\\C of Ns less that of Ns+Dn",
@@ -63,10 +65,10 @@ def _rulings(lab: Lab, kl: curves.Curves, accuracy: curves.Curves) -> list[Rulin
                 "Ns+Dn is also more complete than Dn alone.",
                 "normalised KL(G\\C || G) of Ns+Dn less that of Dn",
                 kl.differences("ns+dn", "dn", method, sizes, normalised=True),
-                paper=_PAPER_DN[method] + _AT,
+                paper=_PAPER_KL_AGAINST_DN[method] + _AT,
             ),
         )
-        rulings += curves.variation_rulings(lab, kl, method, _NAME, first, ("ns+dn", "ns"))
+        rulings += curves.variation_rulings(lab, kl, method, _NAME, primary, ("ns+dn", "ns"))
     return rulings
 
 
@@ -76,6 +78,8 @@ def _largest_for_eap(lab: Lab, kl: curves.Curves) -> list[Ruling]:
     for other in [method for method in methods if method != "eap" and "eap" in methods]:
         sizes = lab.sizes.judged(_NAME, "eap", other)
         eap, others = (kl.differences("ns+dn", "ns", method, sizes, normalised=True) for method in ("eap", other))
+        # Seeds of two methods draw different pairs, so that pairing them is arbitrary; it leaves as many differences as
+        # the method with fewer seeds has.
         claim = Claim(
             "The gap is largest for EAP, which finds no OR edge under Ns.",
             f"what Ns+Dn adds to the normalised KL with EAP, less what it adds with {METHOD_NAMES[other]}",

@@ -16,7 +16,7 @@ from typing import Any
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.gate_test import test_gate
 from gatewise.gates.testing.search import GateTests, test_gates
-from gatewise.models.synthetic.gate_kinds import KINDS, SyntheticKind, synthetic_kind
+from gatewise.models.synthetic.gate_kinds import KINDS, SyntheticReceiver, synthetic_receiver
 from gatewise.progress import progress_bar
 
 EXAMPLES = 64  # half of them held out
@@ -43,16 +43,16 @@ def kind_rows(models: int = 20, noise: float = 0.0, seed: int = 0, kinds: Sequen
         for kind in kinds:
             trials = []
             for number in range(seed, seed + models):
-                trials.append(_trial(synthetic_kind(kind, noise=noise, examples=EXAMPLES, seed=number), number))
+                trials.append(_trial(synthetic_receiver(kind, noise=noise, examples=EXAMPLES, seed=number), number))
                 bar.advance()
             errors, labels, seen, indices = zip(*trials, strict=True)
             known = [index for index in indices if index is not None]
             index = _mean(known) if known else None
-            rows.append(KindRow(kind, synthetic_kind(kind).gate, _mean(errors), _mean(labels), _mean(seen), index))
+            rows.append(KindRow(kind, synthetic_receiver(kind).gate, _mean(errors), _mean(labels), _mean(seen), index))
     return rows
 
 
-def _trial(synthetic: SyntheticKind, seed: int) -> tuple[float, float, float, float | None]:
+def _trial(synthetic: SyntheticReceiver, seed: int) -> tuple[float, float, float, float | None]:
     """Error of gamma, whether the label is right, whether a gate was found, and the Rand index."""
     tested = test_gate(synthetic.model, synthetic.pairs, synthetic.receiver, synthetic.groups, confirm=False)
     known = {group: value for group, value in synthetic.gamma.items() if not math.isnan(value)}
@@ -62,7 +62,7 @@ def _trial(synthetic: SyntheticKind, seed: int) -> tuple[float, float, float, fl
     return error, float(tested.label == synthetic.label), float(any(bool(gate.confirmed) for gate in gates)), index
 
 
-def _groups_found(synthetic: SyntheticKind, gates: GateTests) -> float:
+def _groups_found(synthetic: SyntheticReceiver, gates: GateTests) -> float:
     """Agreement of the groups by partners with the true ones; 0 if none were found."""
     edges = [edge for group in synthetic.groups.values() for edge in group] + list(synthetic.alone)
     true = {edge: name for name, group in synthetic.groups.items() for edge in group}

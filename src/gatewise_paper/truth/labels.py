@@ -35,7 +35,7 @@ from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover
 from gatewise.methods.registry import find_method
-from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Interval, ratio_interval
 
@@ -67,7 +67,7 @@ class Study:
     def synthetic(self) -> Iterable[SyntheticModel]:
         for seed in range(self.seed, self.seed + self.models):
             options: dict[str, Any] = {"nested": self.nested, "noise": self.noise, "fan_in": self.fan_in}
-            yield random_synthetic(seed, dtype=torch.float64, **options)  # share^2 is near the rounding of float32
+            yield random_logic_model(seed, dtype=torch.float64, **options)  # share^2 is near the rounding of float32
 
 
 @dataclass(frozen=True, eq=False)

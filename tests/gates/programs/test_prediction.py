@@ -21,28 +21,28 @@ from gatewise.errors import GatewiseError
 from gatewise.gates.programs.prediction import Prediction, predict
 from gatewise.gates.programs.program import compose
 from gatewise.gates.testing.candidates import candidate_of_masks, read_candidate
-from gatewise.models.synthetic.logic_model import SyntheticGate, build_synthetic, synthetic_pairs
+from gatewise.models.synthetic.logic_model import LogicGate, logic_model, synthetic_pairs
 
 SIZES = {"subsets": 60, "fit_subsets": 30}
 SOURCES = dict.fromkeys([f"A{i}" for i in range(1, 10)], 1.0)
 
 
-def each_alone(gates: list[SyntheticGate]) -> dict[str, dict[str, str]]:
+def each_alone(gates: list[LogicGate]) -> dict[str, dict[str, str]]:
     """Every edge of these gates as a group."""
     return {gate.node: {sender: f"{sender}->{gate.node}" for sender in gate.senders} for gate in gates}
 
 
-def synthetic(*layers: list[SyntheticGate], groups: list[SyntheticGate]) -> Prediction:
-    model = build_synthetic("synthetic", SOURCES, layers, layers[-1][0].node)
+def synthetic(*layers: list[LogicGate], groups: list[LogicGate]) -> Prediction:
+    model = logic_model("synthetic", SOURCES, layers, layers[-1][0].node)
     return predict(model, synthetic_pairs(16), each_alone(groups), **SIZES)
 
 
 @cache
 def nested() -> Prediction:
     """(A1 and A2 and A3) and A4, beside A5 or A6 or A7, beside A8 + A9."""
-    first = [SyntheticGate("B", "AND", ("A1", "A2", "A3")), SyntheticGate("C", "OR", ("A5", "A6", "A7"))]
-    second = [SyntheticGate("D", "AND", ("B", "A4")), SyntheticGate("E", "ADDER", ("A8", "A9"), (0.3, 0.7))]
-    last = [SyntheticGate("F", "ADDER", ("D", "C", "E"), (1.0, 1.5, 0.5))]
+    first = [LogicGate("B", "AND", ("A1", "A2", "A3")), LogicGate("C", "OR", ("A5", "A6", "A7"))]
+    second = [LogicGate("D", "AND", ("B", "A4")), LogicGate("E", "ADDER", ("A8", "A9"), (0.3, 0.7))]
+    last = [LogicGate("F", "ADDER", ("D", "C", "E"), (1.0, 1.5, 0.5))]
     return synthetic(first, second, last, groups=[*first, second[0], second[1]])
 
 
@@ -60,8 +60,8 @@ def test_composed_gates_predict_what_is_made_of_gates_and_sums_do_not() -> None:
 
 def test_sums_predict_a_sum() -> None:
     senders = tuple(f"A{i}" for i in range(1, 9))
-    gate = [SyntheticGate("B", "ADDER", senders[:4]), SyntheticGate("C", "ADDER", senders[4:], (1.0, 2.0, 3.0, 4.0))]
-    found = synthetic(gate, [SyntheticGate("D", "ADDER", ("B", "C"))], groups=gate)
+    gate = [LogicGate("B", "ADDER", senders[:4]), LogicGate("C", "ADDER", senders[4:], (1.0, 2.0, 3.0, 4.0))]
+    found = synthetic(gate, [LogicGate("D", "ADDER", ("B", "C"))], groups=gate)
     for one in found.scores:
         assert one.r2.value > 0.99, one.name
         assert one.calibrated_mae < 1e-5, one.name
@@ -141,7 +141,7 @@ def test_found_gates_are_groups_too(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_clear_line() -> None:
     model, pairs = small_model("gpt2"), random_pairs(lengths=(6, 4) * 8)
-    synthetic = build_synthetic("synthetic", SOURCES, [[SyntheticGate("B", "AND", ("A1", "A2"))]], "B")
+    synthetic = logic_model("synthetic", SOURCES, [[LogicGate("B", "AND", ("A1", "A2"))]], "B")
     for call, said in [
         (lambda: predict(model, pairs, receivers=0), "asked for"),
         (lambda: predict(synthetic, synthetic_pairs(16)), "0 nodes have several ports"),

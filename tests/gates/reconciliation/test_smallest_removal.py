@@ -28,8 +28,8 @@ from gatewise.gates.reconciliation.smallest_removal import minimal_core
 from gatewise.gates.reconciliation.trials import ANSWER
 from gatewise.models.components import Pointwise
 from gatewise.models.model import Model
-from gatewise.models.synthetic.gate_kinds import synthetic_kind
-from gatewise.models.synthetic.logic_model import SyntheticGate, logic_model
+from gatewise.models.synthetic.gate_kinds import synthetic_receiver
+from gatewise.models.synthetic.logic_model import LogicGate, logic_model
 
 pytest.importorskip("pysat")
 SOURCES = ("A1", "A2", "A3", "A4")
@@ -298,7 +298,7 @@ def test_a_weighted_sum_in_clauses_is_the_sum(seed: int) -> None:
     with Solver("glucose4", bootstrap_with=clauses.hard) as solver:
         for chance in range(1 << len(sources)):
             removed = [edge for i, edge in enumerate(circuit.indices) if chance >> i & 1]
-            chosen = [-stays if edge in removed else stays for edge, stays in clauses.kept.items()]
+            chosen = [-stays if edge in removed else stays for edge, stays in clauses.edge_stays.items()]
             wanted = formula.alive(removed)["logits"] == formula.keep
             assert solver.solve(assumptions=[*clauses.gates, *chosen]) == wanted
 
@@ -370,7 +370,7 @@ def test_tested_gates_are_saved_with_the_others(tmp_path: Path) -> None:
 
 def test_a_measured_gate_is_worth_what_was_measured() -> None:
     """The table of an interaction, with the rest as one more player, which does nothing here."""
-    synthetic = synthetic_kind("and-of-groups", examples=8)
+    synthetic = synthetic_receiver("and-of-groups", examples=8)
     gate = gw.test_gate(synthetic.model, synthetic.pairs, "B", synthetic.groups, confirm=False).gate
     assert (gate.receiver, gate.label, gate.groups) == ("B", "AND", synthetic.groups)
     assert gate.values == pytest.approx((0, 0, 0, 1) * 2, abs=1e-9)
@@ -379,8 +379,8 @@ def test_a_measured_gate_is_worth_what_was_measured() -> None:
 def test_trials_run_the_model_and_blame_the_gate_that_is_wrong() -> None:
     """B is an AND that red takes for an OR: logic keeps red without A2->B, and red is gone."""
     emitted = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    layers = [[SyntheticGate("B", "AND", ("A1", "A2"))], [SyntheticGate("out", "ADDER", ("B",))]]
-    model = logic_model("synthetic:wrong", ["A1", "A2"], emitted, layers, "out")
+    layers = [[LogicGate("B", "AND", ("A1", "A2"))], [LogicGate("out", "ADDER", ("B",))]]
+    model = logic_model("synthetic:wrong", ["A1", "A2"], layers, "out", emitted=emitted)
     graph, pairs = model.graph, gw.Pairs.from_tokens([[1]] * 4, [[0]] * 4, correct=[0] * 4, incorrect=[1] * 4)
     rest = ["B->out", "out->logits"]
     ns, dn = graph.circuit(rest), graph.circuit(["A1->B", "A2->B", *rest])

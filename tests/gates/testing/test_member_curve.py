@@ -9,7 +9,7 @@ from small_models import random_pairs, small_model
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.gate_test import test_gate
 from gatewise.gates.testing.member_curve import member_curve
-from gatewise.models.synthetic.gate_kinds import synthetic_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_receiver
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from gatewise.models.synthetic.gate_kinds import synthetic_kind
     [("two-of-three", 2, 1.0), ("five-of-ten", 5, 1.0), ("saturating", 1, 0.3), ("and-of-groups", 10, 0.2)],
 )
 def test_synthetic_thresholds(name: str, needed: int, sharpness: float) -> None:
-    kind = synthetic_kind(name)
+    kind = synthetic_receiver(name)
     members = [edge for edges in kind.groups.values() for edge in edges]
     found = member_curve(kind.model, kind.pairs, kind.receiver, members, draws=300)
     assert found.needed == needed
@@ -40,6 +40,6 @@ def test_a_point_is_the_mean_of_all_subsets_of_its_size(architecture: str, rest:
 
 
 def test_one_member_is_no_curve() -> None:
-    kind = synthetic_kind("two-of-three")
+    kind = synthetic_receiver("two-of-three")
     with pytest.raises(GatewiseError, match="two members"):
         member_curve(kind.model, kind.pairs, "B", ["A1->B"])

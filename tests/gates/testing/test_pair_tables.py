@@ -12,7 +12,7 @@ from gatewise.errors import GatewiseError
 from gatewise.gates.testing.gate_test import test_gate
 from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
-from gatewise.models.synthetic.random_circuits import random_synthetic
+from gatewise.models.synthetic.random_circuits import random_logic_model
 
 PAIRS = random_pairs(lengths=(6, 4, 6, 5, 6, 4, 5, 6))
 
@@ -38,7 +38,7 @@ def test_combined_labels_are_the_truth() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_synthetic_gates_of_fan_in_two_to_five(seed: int) -> None:
-    synthetic = random_synthetic(seed)
+    synthetic = random_logic_model(seed)
     found = labels_by_test(test_edge_pairs(synthetic.model, synthetic.pairs, synthetic.circuit))
     assert {edge: found.get(edge) for edge in synthetic.truth} == synthetic.truth
 

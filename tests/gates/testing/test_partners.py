@@ -13,7 +13,7 @@ from gatewise.engine.attribution import Attribution
 from gatewise.engine.patching.node_patching import Batches
 from gatewise.engine.setting import Setting
 from gatewise.gates.testing.partners import edge_partners, local_and_downstream
-from gatewise.models.synthetic.gate_kinds import synthetic_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_receiver
 
 FAMILIES = ("gpt2", "neox", "llama", "gemma2", "gemma3")
 PAIRS = random_pairs(lengths=(6, 4) * 4)
@@ -49,7 +49,7 @@ def test_partners_sum_to_what_they_explain(architecture: str, edge: str, within:
 
 
 def test_the_partner_of_a_gates_edge_is_the_other_group() -> None:
-    kind = synthetic_kind("and-of-groups")
+    kind = synthetic_receiver("and-of-groups")
     found = edge_partners(kind.model, kind.pairs, "A1->B")
     assert sum(found.exact[f"A{i}"] for i in range(6, 11)) == pytest.approx(0.2)
     assert all(abs(found.exact[f"A{i}"]) < 1e-12 for i in range(1, 6))
@@ -57,12 +57,12 @@ def test_the_partner_of_a_gates_edge_is_the_other_group() -> None:
 
 
 def test_k_finds_its_partner_in_v() -> None:
-    kind = synthetic_kind("k-and-v")
+    kind = synthetic_receiver("k-and-v")
     assert edge_partners(kind.model, kind.pairs, "k->a0.h0<k>").strongest[0] == "v"
 
 
 def test_curvature_of_one_sender_is_its_own_and_has_no_partner() -> None:
-    kind = synthetic_kind("self-curvature")
+    kind = synthetic_receiver("self-curvature")
     found = edge_partners(kind.model, kind.pairs, "A1->B")
     assert found.gradient["A1"] == pytest.approx(found.local)
     assert found.local == pytest.approx(1)  # the slope of half the square: 1 where it is clean, 0 where not
@@ -70,7 +70,7 @@ def test_curvature_of_one_sender_is_its_own_and_has_no_partner() -> None:
 
 
 def test_saturation_downstream_has_no_local_part() -> None:
-    kind = synthetic_kind("downstream")
+    kind = synthetic_receiver("downstream")
     found = edge_partners(kind.model, kind.pairs, "A1->B")
     assert found.local == pytest.approx(0, abs=1e-12)
     assert abs(found.downstream) > 0.5

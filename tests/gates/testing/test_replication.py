@@ -10,11 +10,11 @@ from small_models import random_pairs, small_model
 from gatewise.gates.testing.gate_test import test_gate
 from gatewise.gates.testing.replication import replicate
 from gatewise.gates.testing.search import test_gates
-from gatewise.models.synthetic.gate_kinds import synthetic_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_receiver
 
 
 def test_a_synthetic_gate_comes_back_and_turns_with_the_prompts() -> None:
-    kind = synthetic_kind("and-of-groups", examples=32)
+    kind = synthetic_receiver("and-of-groups", examples=32)
     (found,) = test_gates(kind.model, kind.pairs[:16])
     again = replicate(kind.model, {"others": kind.pairs[16:], "swapped": kind.pairs[16:].swapped()}, [found])
     assert again.rates["others"] == again.label_rates["others"] == 1

@@ -10,7 +10,7 @@ from gatewise.errors import GatewiseError
 from gatewise.gates.labels import label_gates
 from gatewise.gates.testing.gate_test import test_gate
 from gatewise.gates.testing.search import test_gates, test_receivers
-from gatewise.models.synthetic.gate_kinds import synthetic_kind
+from gatewise.models.synthetic.gate_kinds import synthetic_receiver
 
 PAIRS = random_pairs(lengths=(6, 4) * 8)
 
@@ -37,7 +37,7 @@ def test_tests_are_those_of_test_gate_on_held_out_pairs(architecture: str, withi
 
 
 def test_groups_are_made_of_the_edges_asked_for() -> None:
-    kind = synthetic_kind("and-of-groups", examples=32)
+    kind = synthetic_receiver("and-of-groups", examples=32)
     of = kind.model.graph.circuit(["A1->B", "A2->B", "A6->B"])
     (found,) = test_gates(kind.model, kind.pairs, of=of)
     assert {frozenset(edges) for edges in found.groups.values()} == {

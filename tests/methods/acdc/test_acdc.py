@@ -249,7 +249,7 @@ def test_too_little_memory_is_said_before_the_work(monkeypatch: pytest.MonkeyPat
 
 
 def test_bad_parameters() -> None:
-    with pytest.raises(GatewiseError, match="'sum'"):
+    with pytest.raises(GatewiseError, match="combine=product: expected sum or either"):
         Acdc(combine="product")  # type: ignore[arg-type]
     with pytest.raises(GatewiseError, match="at least 1"):
         Acdc(chain=0)

@@ -351,7 +351,7 @@ def test_missing_tensors_and_files(tmp_path: Path) -> None:
         load_model(tmp_path / "nothing.gguf")
     hf.model.layers = hf.model.layers[:1]
     write(tmp_path / "model.gguf", "llama", hf)
-    with pytest.raises(GatewiseError, match=r"holds [\d,]+ numbers, and a model of its configuration has"):
+    with pytest.raises(GatewiseError, match=r"holds [\d,]+ parameters, and a model of its configuration has"):
         load_model(tmp_path / "model.gguf")
 
 

@@ -12,12 +12,12 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit, run_circuits
 from gatewise.errors import GatewiseError
-from gatewise.models.synthetic.random_circuits import FULL_LOGIT_DIFF, SyntheticGate, SyntheticModel, random_synthetic
+from gatewise.models.synthetic.random_circuits import FULL_LOGIT_DIFF, LogicGate, SyntheticModel, random_logic_model
 
 EXACT: dict[str, Any] = {"dtype": torch.float64, "examples": 1}
 
 
-def gate_of(synthetic: SyntheticModel, gate: SyntheticGate) -> dict[tuple[str, ...], float]:
+def gate_of(synthetic: SyntheticModel, gate: LogicGate) -> dict[tuple[str, ...], float]:
     """Logit difference for each set of the gate's edges that is kept, everything else intact."""
     graph = synthetic.model.graph
     subsets = [s for size in range(len(gate.senders) + 1) for s in itertools.combinations(gate.senders, size)]
@@ -43,7 +43,7 @@ def label(effects: dict[tuple[str, ...], float]) -> str:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_truth_by_brute_force(seed: int) -> None:
-    synthetic = random_synthetic(seed, **EXACT)
+    synthetic = random_logic_model(seed, **EXACT)
     for gate in synthetic.gates:
         found = label(gate_of(synthetic, gate))
         assert {synthetic.truth[f"{sender}->{gate.node}"] for sender in gate.senders} == {found}
@@ -68,7 +68,7 @@ def evaluate_by_hand(synthetic: SyntheticModel, circuit: Circuit) -> float:
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_circuit_has_the_value_of_its_gates(seed: int, nested: bool) -> None:
-    synthetic = random_synthetic(seed, nested=nested, layers=3, **EXACT)
+    synthetic = random_logic_model(seed, nested=nested, layers=3, **EXACT)
     graph = synthetic.model.graph
     subsets = [synthetic.circuit - graph.random_circuit(int(graph.n_edges * 0.1 * i), seed=i) for i in range(8)]
     circuits = [graph.full(), graph.empty(), *subsets, *(c | ~synthetic.circuit for c in subsets)]
@@ -79,7 +79,7 @@ def test_every_circuit_has_the_value_of_its_gates(seed: int, nested: bool) -> No
 
 
 def test_the_true_circuit_is_all_that_matters() -> None:
-    synthetic = random_synthetic(3, nested=True, **EXACT)
+    synthetic = random_logic_model(3, nested=True, **EXACT)
     model, graph = synthetic.model, synthetic.model.graph
     assert torch.equal(
         run_circuit(model, synthetic.pairs, synthetic.circuit), run_circuit(model, synthetic.pairs, graph.full())
@@ -89,14 +89,14 @@ def test_the_true_circuit_is_all_that_matters() -> None:
 
 
 def test_nested_gates_read_gates() -> None:
-    gates = {gate.node: gate for gate in random_synthetic(0, nested=True, layers=3).gates}
+    gates = {gate.node: gate for gate in random_logic_model(0, nested=True, layers=3).gates}
     assert all(any(s.startswith("G") for s in gates[f"G{level}.1"].senders) for level in (2, 3))
-    plain = random_synthetic(0, layers=3).gates[:-1]
+    plain = random_logic_model(0, layers=3).gates[:-1]
     assert all(sender.startswith("A") for gate in plain for sender in gate.senders)
 
 
 def test_all_types_and_fan_ins_appear() -> None:
-    gates = [gate for seed in range(30) for gate in random_synthetic(seed).gates[:-1]]
+    gates = [gate for seed in range(30) for gate in random_logic_model(seed).gates[:-1]]
     assert set(Counter((gate.type, len(gate.senders)) for gate in gates)) == set(
         itertools.product(("AND", "OR", "ADDER"), range(2, 6))
     )
@@ -104,18 +104,18 @@ def test_all_types_and_fan_ins_appear() -> None:
 
 def test_every_model_has_all_types() -> None:
     for seed in range(10):
-        assert {gate.type for gate in random_synthetic(seed).gates[:-1]} == {"AND", "OR", "ADDER"}
+        assert {gate.type for gate in random_logic_model(seed).gates[:-1]} == {"AND", "OR", "ADDER"}
 
 
 def test_a_seed_decides_everything() -> None:
-    one, same, other = (random_synthetic(seed, noise=0.05) for seed in (1, 1, 2))
+    one, same, other = (random_logic_model(seed, noise=0.05) for seed in (1, 1, 2))
     assert (one.truth, one.circuit, one.model.fingerprint) == (same.truth, same.circuit, same.model.fingerprint)
     assert one.model.fingerprint != other.model.fingerprint
-    assert one.model.fingerprint != random_synthetic(1, noise=0.06).model.fingerprint
+    assert one.model.fingerprint != random_logic_model(1, noise=0.06).model.fingerprint
 
 
 def test_noise_is_small_and_differs_between_examples() -> None:
-    synthetic = random_synthetic(5, noise=0.02, examples=16)
+    synthetic = random_logic_model(5, noise=0.02, examples=16)
     logits = run_circuit(synthetic.model, synthetic.pairs, synthetic.model.graph.full())
     logit_diffs = synthetic.pairs.logit_diff(logits)
     assert logits.shape == (16, 17)
@@ -128,14 +128,12 @@ def test_noise_is_small_and_differs_between_examples() -> None:
 
 
 def test_number_types() -> None:
-    assert random_synthetic(0).model.dtype == torch.float32
-    synthetic = random_synthetic(0, dtype=torch.float64, noise=0.1)
+    assert random_logic_model(0).model.dtype == torch.float32
+    synthetic = random_logic_model(0, dtype=torch.float64, noise=0.1)
     assert run_circuit(synthetic.model, synthetic.pairs, synthetic.circuit).dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"fan_in": (1, 2)}, {"sources": 3}, {"layers": 0}, {"noise": -1.0}, {"gates_per_layer": 1, "layers": 1}]
-)
+@pytest.mark.parametrize("wrong", [{"fan_in": (1, 2)}, {"sources": 3}, {"layers": 0}, {"noise": -1.0}, {"examples": 0}])
 def test_bad_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(GatewiseError, match="got"):
-        random_synthetic(0, **wrong)
+        random_logic_model(0, **wrong)

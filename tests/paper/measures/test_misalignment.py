@@ -15,7 +15,7 @@ from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_gates
 from gatewise.models.model import Model
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
-from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise.tasks.pairs import Pairs
 from gatewise_paper.measures.misalignment import (
     Context,
@@ -100,7 +100,7 @@ def synthetic_gates(synthetic: SyntheticModel, *, adder_as: MisalignedType | Non
 @pytest.mark.parametrize("kind", ["AND", "OR"])
 def test_terms_of_true_gates_are_zero_and_those_of_adders_are_not(seed: int, kind: MisalignedType) -> None:
     """But the score, their difference, does not rise: what the paper's reading of it would want."""
-    synthetic = random_synthetic(seed, fan_in=(4, 5), examples=1)
+    synthetic = random_logic_model(seed, fan_in=(4, 5), examples=1)
     sampling = Sampling(share=0.1)  # one edge, so that no OR of four is ever removed wholly
 
     def score(gates: Gates) -> Score:
@@ -113,7 +113,7 @@ def test_terms_of_true_gates_are_zero_and_those_of_adders_are_not(seed: int, kin
 
 
 def test_alone_without_a_path_to_the_logits_is_zero_and_m() -> None:
-    synthetic = random_synthetic(0, fan_in=(4, 5), examples=1)
+    synthetic = random_logic_model(0, fan_in=(4, 5), examples=1)
     found = misalignment(synthetic.model, synthetic.pairs, synthetic_gates(synthetic))
     assert [found[kind].mean for kind in ("AND", "OR")] == [0.0, 1.5]
     assert [found[kind].connected for kind in ("AND", "OR")] == [0, 0]

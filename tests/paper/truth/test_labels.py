@@ -14,13 +14,12 @@ from gatewise.errors import GatewiseError
 from gatewise.gates import labels_by_test, test_edge_pairs
 from gatewise.methods import EdgePruning, discover
 from gatewise.models.synthetic.logic_model import (
-    SyntheticGate,
-    build_synthetic,
+    LogicGate,
     logic_model,
     synthetic_model,
     synthetic_pairs,
 )
-from gatewise.models.synthetic.random_circuits import SyntheticModel, random_synthetic
+from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise_paper.truth.labels import (
     PRUNING_STEPS,
@@ -38,10 +37,10 @@ def plant(*gates: tuple[str, Any, str]) -> SyntheticModel:
     made = []
     for node, kind, text in gates:
         senders = tuple(text.split())
-        made.append(SyntheticGate(node, kind, senders, (1 / len(senders),) * len(senders) if kind == "ADDER" else ()))
+        made.append(LogicGate(node, kind, senders, (1 / len(senders),) * len(senders) if kind == "ADDER" else ()))
     inner = {gate.node for gate in made}
     sources = sorted({sender for gate in made for sender in gate.senders} - inner)
-    model = build_synthetic("synthetic:test", dict.fromkeys(sources, 1.0), [[gate] for gate in made], made[-1].node)
+    model = logic_model("synthetic:test", dict.fromkeys(sources, 1.0), [[gate] for gate in made], made[-1].node)
     truth = {f"{sender}->{gate.node}": gate.type for gate in made for sender in gate.senders}
     circuit = model.graph.circuit([*truth, f"{made[-1].node}->logits"])
     return SyntheticModel(model, synthetic_pairs(), tuple(made), truth, circuit)
@@ -69,7 +68,7 @@ def test_exhaustive_combinations() -> None:
 
 
 def test_logit_diffs_of_combinations_are_those_of_single_runs() -> None:
-    synthetic = random_synthetic(3, layers=1, sources=5, noise=0.1, dtype=torch.float64)
+    synthetic = random_logic_model(3, layers=1, sources=5, noise=0.1, dtype=torch.float64)
     graph = synthetic.model.graph
     edges = [graph.index(edge) for edge in graph.edges if edge.endswith("->G1.1")]
     logit_diffs = logit_diffs_of_combinations(synthetic, edges)
@@ -80,7 +79,7 @@ def test_logit_diffs_of_combinations_are_those_of_single_runs() -> None:
 
 
 def test_thresholds_are_shares_of_the_total_effect() -> None:
-    synthetic = random_synthetic(0, dtype=torch.float64)
+    synthetic = random_logic_model(0, dtype=torch.float64)
     assert thresholds(synthetic, "eap", "ns", 0.01)[1] == pytest.approx(0.02)  # the logit difference is 2
     tau = {d: thresholds(synthetic, "acdc", d, 0.01)[1] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
     assert tau["ns+dn"] == pytest.approx(tau["ns"] + tau["dn"])
@@ -94,7 +93,7 @@ def test_refusals() -> None:
     with pytest.raises(GatewiseError, match="'guess'"):
         benchmark(Study(models=1), ("guess",))
     with pytest.raises(GatewiseError, match="up to 16"):
-        logit_diffs_of_combinations(random_synthetic(0), list(range(17)))
+        logit_diffs_of_combinations(random_logic_model(0), list(range(17)))
 
 
 # The failures of docs/truth.md
@@ -145,7 +144,9 @@ def test_strays_do_not_outvote_the_partner(kind: Any, strays: int) -> None:
     sources = ["A1", "A2", *(f"S{i}" for i in range(strays))]
     emitted = torch.tensor([[0.0] * len(sources), [1.0] * len(sources)], dtype=torch.float64)
     stray = torch.tensor([[0.0, 0.0] + [0.02] * strays + [0.0]], dtype=torch.float64)
-    model = logic_model("synthetic:stray", sources, emitted, [[SyntheticGate("B", kind, ("A1", "A2"))]], "B", [stray])
+    model = logic_model(
+        "synthetic:stray", sources, [[LogicGate("B", kind, ("A1", "A2"))]], "B", emitted=emitted, stray=[stray]
+    )
     tables = test_edge_pairs(model, synthetic_pairs(), model.graph.full())
     assert labels_by_test(tables)["A1->B"] == kind
 

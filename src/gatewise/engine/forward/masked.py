@@ -1,4 +1,4 @@
-"""The masked engine: a loss of a circuit whose edges carry shares from 0 to 1, and its gradient where edges are open.
+"""The masked engine: a loss of soft masks, one per example, and its gradient with respect to them at the open edges.
 
 An edge whose mask is exactly 0 has no say, and the hard-concrete masks of Edge Pruning are mostly 0 before long. So a
 node without an open path to the logits, or from a source that differs, is not run; ports that read nothing open share

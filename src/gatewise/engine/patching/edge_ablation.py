@@ -1,4 +1,4 @@
-"""Removing sets of edges from a circuit, each set within one receiver node: what every question about a few edges asks.
+"""Ablating sets of edges, each set into one node, and measuring the change: what `exact_effects` is made of.
 
 `edge_ablations` makes an `EdgeAblation` for each batch: the circuit in one direction, its logit differences and its
 distance from the reference. It answers with last residuals, which are small.

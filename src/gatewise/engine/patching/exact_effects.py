@@ -1,4 +1,4 @@
-"""Exact effects: what removing one edge really does, from the full graph or from a circuit."""
+"""`exact_effects`, for users: what ablating one edge really does, in the full graph or in a circuit."""
 
 from __future__ import annotations
 

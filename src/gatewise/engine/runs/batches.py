@@ -1,4 +1,4 @@
-"""Splitting examples so that the work fits a memory budget, decided before the work.
+"""How many examples a batch has: splits pairs so that the work fits the memory budget.
 
 The split depends on the budget and on the sizes alone, never on what happens to be free, so that a run can be repeated.
 """

@@ -43,7 +43,7 @@ class Clauses:
         self._variables = 0
         self._constant = 0
         self.hard: list[list[int]] = []
-        self.kept: dict[int, int] = {}  # edge -> variable: true if it stays
+        self.edge_stays: dict[int, int] = {}  # edge -> variable: true if it stays
         self.gates: dict[int, str] = {}  # selector -> the gate in words
         for formula in formulas:
             logits = self._formula(formula)
@@ -52,7 +52,7 @@ class Clauses:
     def removed(self, assignment: Sequence[int]) -> list[int]:
         """The edges that a solution takes away."""
         true = set(assignment)
-        return [edge for edge, stays in self.kept.items() if stays not in true]
+        return [edge for edge, stays in self.edge_stays.items() if stays not in true]
 
     def removal_size(self, graph: Graph) -> list[int]:
         """Literals of which as many are false as edges are removed, counted for each receiver.
@@ -60,8 +60,8 @@ class Clauses:
         So the solver can say "one of those into this head" and need not name each edge, which is much faster.
         """
         literals: list[int] = []
-        for edges in graph.by_receiver(list(self.kept), "node").values():
-            gone = [-self.kept[edge] for edge in edges]
+        for edges in graph.by_receiver(list(self.edge_stays), "node").values():
+            gone = [-self.edge_stays[edge] for edge in edges]
             with pysat("card").ITotalizer(lits=gone, ubound=len(gone) - 1, top_id=self._variables) as totalizer:
                 self.hard += totalizer.cnf.clauses
                 self._variables = max(self._variables, totalizer.top_id)
@@ -94,10 +94,10 @@ class Clauses:
         """Edge -> literal: it is kept, and its sender is alive."""
         literals: dict[int, int] = {}
         for edge in receiver.edges:
-            if edge not in self.kept:
-                self.kept[edge] = self._new()
-            kept, sender = self.kept[edge], alive.get(formula.sender[edge])
-            literals[edge] = kept if sender is None else self._gate("AND", [kept, sender])
+            if edge not in self.edge_stays:
+                self.edge_stays[edge] = self._new()
+            stays, sender = self.edge_stays[edge], alive.get(formula.sender[edge])
+            literals[edge] = stays if sender is None else self._gate("AND", [stays, sender])
         return literals
 
     def _gate(self, kind: str, inputs: Sequence[int], selector: Sequence[int] = ()) -> int:

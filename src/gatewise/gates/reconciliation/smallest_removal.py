@@ -63,7 +63,11 @@ class Reconciliation:
         return {formula.name: formula.levels(edges)["logits"] for formula in self.formulas}
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Convert to plain data.
+
+        Returns:
+            All of it, with circuits as lists of edges.
+        """
         return {
             "possible": self.possible,
             "keep": [formula.name for formula in self.formulas if formula.keep],
@@ -143,7 +147,9 @@ def _solve(formulas: tuple[TaskFormula, ...], seconds: float) -> Reconciliation:
     deadline, graph = time.monotonic() + seconds, formulas[0].graph
     clauses = Clauses(formulas)
     with pysat("solvers").Solver(_SOLVER, bootstrap_with=clauses.hard) as solver:
-        solver.set_phases(list(clauses.kept.values()))  # begins with all edges kept, so that first answers are small
+        solver.set_phases(
+            list(clauses.edge_stays.values())
+        )  # begins with all edges kept, so that first answers are small
         satisfiable = _solve_within(solver, list(clauses.gates), deadline)
         if satisfiable is None:
             raise GatewiseError(f"{seconds:g} seconds were too few to find any answer; give more, or smaller circuits.")

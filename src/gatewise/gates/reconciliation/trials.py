@@ -64,7 +64,11 @@ class TriedRemoval:
     misleading_gate: MisleadingGate | None = None  # if the task does not do what the formula says
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain data, measures as their means."""
+        """Convert to plain data.
+
+        Returns:
+            All fields, measures as their means.
+        """
         means = {name: getattr(self, name).mean for name in ("accuracy", "logit_diff", "kl")}
         gate = None if self.misleading_gate is None else str(self.misleading_gate)
         return {**asdict(self), **means, "misleading_gate": gate}
@@ -91,8 +95,8 @@ def other_removals(
         by_rule = graph.empty()
         for lost in remove:
             spared_by_all = graph.full()
-            for kept in keep:
-                spared_by_all &= removal_by_gate_rule(kept, lost)
+            for spared in keep:
+                spared_by_all &= removal_by_gate_rule(spared, lost)
             by_rule |= spared_by_all
         removals["gate by gate"] = by_rule
     if size is not None:

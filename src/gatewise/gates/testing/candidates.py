@@ -1,4 +1,4 @@
-"""Which gate is tested: what a user typed, or masks, as edges of one receiver; or one line about what is wrong."""
+"""Candidates: the groups of edges that a gate is tested with, read from text or masks, checked against the graph."""
 
 from __future__ import annotations
 

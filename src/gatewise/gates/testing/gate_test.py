@@ -1,17 +1,19 @@
-"""The test of one gate: how groups of edges into one node act together, at the node and in the whole model.
+"""`test_gate`: the test of one gate, from a table of effects to its label and confidence intervals.
 
 `test_gate` goes four steps:
 
 1. `candidates.read_candidate`: the receiver (a node) and two to four disjoint groups of edges into any of its ports.
-2. `measurement.measure_tables`: the effect of the receiver for every set of groups that carry clean outputs while all
-   other edges carry corrupted ones. The table of a gate.
+2. `measurement.measure_tables`: the effect of the receiver for every set of the groups *and the rest of its edges* that
+   carries clean outputs while the others carry corrupted ones. The effect is to first order downstream: the receiver's
+   output is recomputed exactly, and projected on the gradient of the logit difference. The table of a gate.
 3. `GateTest`: the table in one context, which is what the rest of the receiver's edges carry: corrupted outputs in all
    rows, clean ones in all rows (effects then count from there), or the rest is one more operand. Divided by the total
    effect it is a table of normalised effects v(S), from which `harsanyi` has interactions, gate indices and the label.
    Intervals and the label's confidence come from resampling pairs, numerator and denominator together.
-4. `confirm_tests`: the strongest interaction once more *end to end*, on the true logit difference with the receiver's
-   output put into the whole model. It is confirmed if it has the same sign and an interval without 0, both with the
-   rest of the model clean and with it corrupted.
+4. `confirm_tests`: the strongest interaction (not the label) once more *end to end*, on the true logit difference with
+   the receiver's output put into the whole model, everything outside the receiver clean, and corrupted. It is confirmed
+   if the interval at the receiver and both of these are without 0 and of one sign. An ADDER has no interaction to
+   confirm. A test within a circuit is confirmed in the whole model, too, in units of the circuit's total effect.
 
 Two nodes on one path also fail together. Groups of one receiver are parallel inputs, so that a gate is never a path.
 """
@@ -76,7 +78,7 @@ class Confirmation:
         Returns:
             Names of the operands, and the intervals at the receiver and for each side.
         """
-        sides = {side: _plain(span) | {"significant": self.holds(side)} for side, span in self.end_to_end.items()}
+        sides = {side: _plain(span) | {"holds": self.holds(side)} for side, span in self.end_to_end.items()}
         return {"set": sorted(self.members), "at_receiver": _plain(self.at_receiver)} | sides
 
 
@@ -116,7 +118,7 @@ class GateTest:
     # From the table to normalised effects, as an estimate and in every resample
 
     @cached_property
-    def _table(self) -> Tensor:
+    def _table_in_context(self) -> Tensor:
         """The table in this context. [set of operands, example]"""
         return table_in_context(self.table, self.rest)
 
@@ -131,11 +133,11 @@ class GateTest:
 
     @cached_property
     def _effects(self) -> Tensor:
-        return self._estimate(self._table)
+        return self._estimate(self._table_in_context)
 
     @cached_property
     def _resampled_effects(self) -> Tensor:
-        return self._resample(self._table)
+        return self._resample(self._table_in_context)
 
     # What the table says
 
@@ -222,7 +224,7 @@ class GateTest:
     @cached_property
     def p_value(self) -> float:
         """Of all interactions being 0: the share of sign flips of pairs that give one as large."""
-        by_example = harsanyi.interactions(self._table.T)
+        by_example = harsanyi.interactions(self._table_in_context.T)
         return joint_sign_flip_p(by_example[:, harsanyi.interaction_sets(len(self.operands))].T)
 
     @property

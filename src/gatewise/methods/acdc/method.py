@@ -53,8 +53,7 @@ class Acdc(Method):
     first_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if self.combine not in ("sum", "either"):
-            raise GatewiseError(f"combine is 'sum' (the paper) or 'either', got {self.combine!r}.")
+        super().__post_init__()
         if self.chain < 1 or self.max_thresholds < 1 or (self.batch is not None and self.batch < 1):
             raise GatewiseError("chain, batch and max_thresholds are at least 1.")
         if self.first_threshold is not None and not self.first_threshold > 0:

@@ -209,10 +209,9 @@ class _DirectionState:
             self.distances.append(searcher.distance(reference.logits, batch.pairs))
         self._graph, self._examples = searcher.graph, len(searcher.problem.pairs)
         self.value, self.bound = 0.0, 0.0  # D of the current circuit, and how much larger it may be
-        self._spans: UnembeddingBases  # of the current sublayer
-        self._span: UnembeddingBasis | None = (
-            None  # what the candidates of the current node change the last residual within
-        )
+        self._bases: UnembeddingBases  # of the current sublayer
+        # What the candidates of the current node change the last residual within, where it is only a few directions.
+        self._basis: UnembeddingBasis | None = None
         self._routes: list[Route | None] = []
         self._proposals: list[Proposal] = []
 
@@ -226,13 +225,13 @@ class _DirectionState:
         values = [distance.exact(state.last[None]) for state, distance in zip(self.states, self.distances, strict=True)]
         self.value, self.bound = float(self._mean(values)[0]), 0.0
 
-    def begin_sublayer(self, circuit: Tensor, live: Sequence[int], sublayer: int, spans: UnembeddingBases) -> None:
+    def begin_sublayer(self, circuit: Tensor, live: Sequence[int], sublayer: int, bases: UnembeddingBases) -> None:
         """Compute anew what comes after a sublayer."""
         # The values then depend on the circuit alone, not on the way that the search came: a resumed search, or one
         # that shares a beginning, goes on bit by bit as one that was never interrupted.
         for state in self.states:
             state.rebuild(circuit, live, sublayer + 1)
-        self._spans = spans
+        self._bases = bases
         ports, reads = self._graph.port_slices[sublayer], self._graph.sublayers[sublayer].reads
         for distance in self.distances:
             distance.restart((ports.stop - ports.start) * reads)
@@ -241,11 +240,11 @@ class _DirectionState:
     def begin_node(self, node: int, live: Sequence[int]) -> None:
         """Find the way from a node, or the logits (-1), on which its candidates change things."""
         self._routes = [None if node < 0 else state.route(node, live) for state in self.states]
-        self._span = None
+        self._basis = None
         if self._routes[0] is not None and self.distances[0].screens:
             ports = self._graph.ports_of_sender[node]
             candidates = len(ports) * self._graph.sublayers[self._graph.sublayer_of_port[ports[0]]].reads
-            self._span = self._spans.of(self._routes[0].read_by_logits, candidates, len(self.states[0].last))
+            self._basis = self._bases.of(self._routes[0].read_by_logits, candidates, len(self.states[0].last))
 
     def longest_chain(self) -> int:
         """Return how many rows fit the memory meant for them."""
@@ -261,7 +260,7 @@ class _DirectionState:
         for state, route, distance in zip(self.states, self._routes, self.distances, strict=True):
             proposal = state.propose(route, {port: state.removed(senders, state.positions_read(route, port))})
             self._proposals.append(proposal)
-            value, bound = distance.estimate(proposal.residual, wanted, self._span, state.last)
+            value, bound = distance.estimate(proposal.residual, wanted, self._basis, state.last)
             values.append(value)
             bounds.append(bound)
         means = self._mean(values)
@@ -355,9 +354,9 @@ class _GreedySearch:
     def _begin_sublayer(self, sublayer: int) -> None:
         """Begin a sublayer, in the same way after an interruption as without one."""
         self.length = _FIRST_CHAIN
-        spans = UnembeddingBases(self.searcher.model)
+        bases = UnembeddingBases(self.searcher.model)
         for direction in self.directions:
-            direction.begin_sublayer(self.circuit, self.live, sublayer, spans)
+            direction.begin_sublayer(self.circuit, self.live, sublayer, bases)
 
     def _decide_port(self, port: int, senders: list[int]) -> None:
         """Decide all edges into one port."""

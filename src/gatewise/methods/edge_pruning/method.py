@@ -109,12 +109,7 @@ class EdgePruning(Method):
     rank_all: bool = False
 
     def __post_init__(self) -> None:
-        if self.combine not in ("mean", "joint"):
-            raise GatewiseError(f"combine is 'mean' or 'joint' for edge-pruning, got {self.combine!r}.")
-        if self.draw not in ("one", "each"):
-            raise GatewiseError(f"draw is 'one' or 'each' for edge-pruning, got {self.draw!r}.")
-        if self.schedule not in _OPTIMISERS:
-            raise GatewiseError(f"schedule is 'geometric' or 'linear', got {self.schedule!r}.")
+        super().__post_init__()
         for name in ("steps", "rate", "batch"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise GatewiseError(f"{name} of edge-pruning is {getattr(self, name)}; expected more than 0.")
@@ -131,7 +126,14 @@ class EdgePruning(Method):
         return _OPTIMISERS[self.schedule]
 
     def examples_per_step(self, examples: int) -> int:
-        """Return how many of so many examples a step runs."""
+        """Return how many examples a step runs.
+
+        Args:
+            examples: How many there are.
+
+        Returns:
+            `batch`, or what is right for the way masks are drawn.
+        """
         if self.batch is not None:
             return self.batch
         return min(_MOST_PER_STEP, -(-examples // 2)) if self.draw == "each" else _MOST_PER_STEP

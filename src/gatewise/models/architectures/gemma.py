@@ -16,6 +16,7 @@ from gatewise.models.transformer import Parts
 
 
 def gemma_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers Gemma."""
     config, body = hf.config, hf.model
     check_no_bias(config, "Gemma")
     rotary = _rotary_by_layer_type(body, config)

@@ -12,6 +12,7 @@ from gatewise.models.transformer import Parts, activation, layer_norm
 
 
 def gpt2_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers GPT-2."""
     config, body = hf.config, hf.transformer
     if config.add_cross_attention:
         raise GatewiseError("GPT-2 with cross-attention is not a decoder on its own; load a model without it.")

@@ -12,6 +12,7 @@ from gatewise.models.transformer import Parts, activation, head_columns, head_ro
 
 
 def gpt_neo_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers GPT-Neo."""
     config, body = hf.config, hf.transformer
 
     def embed(tokens: Tensor, positions: Tensor) -> Tensor:

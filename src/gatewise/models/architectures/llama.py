@@ -17,6 +17,7 @@ from gatewise.models.transformer import Parts, activation, head_columns, head_ro
 
 
 def llama_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers Llama."""
     body = hf.model
     layers = [
         (_attention(layer, hf.config, body.rotary_emb), gated_mlp(layer.mlp, rms_norm(layer.post_attention_layernorm)))
@@ -53,8 +54,8 @@ def _attention(layer: Any, config: Any, rotary: Any) -> Attention:
     )
 
 
-def grouped_attention(attention: Any, config: Any, *, bias: Tensor | None = None, **more: Any) -> Attention:
-    """Attention with Llama's four projections."""
+def grouped_attention(attention: Any, config: Any, *, bias: Tensor | None = None, **fields: Any) -> Attention:
+    """Attention with Llama's four projections; `fields`: further ones of `Attention`."""
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     return Attention(
         q=head_rows(attention.q_proj, heads),
@@ -63,7 +64,7 @@ def grouped_attention(attention: Any, config: Any, *, bias: Tensor | None = None
         out=head_columns(attention.o_proj.weight, heads),
         bias=bias,
         scale=attention.scaling,
-        **more,
+        **fields,
     )
 
 

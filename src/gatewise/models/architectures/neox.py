@@ -13,6 +13,7 @@ from gatewise.models.transformer import Parts, activation, head_columns, layer_n
 
 
 def neox_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers GPT-NeoX."""
     config, body = hf.config, hf.gpt_neox
 
     def embed(tokens: Tensor, _positions: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from gatewise.models.transformer import Parts, rms_norm
 
 
 def olmo2_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers OLMo 2."""
     config, body = hf.config, hf.model
     check_no_bias(config, "OLMo 2")
     layers = [

@@ -13,6 +13,7 @@ from gatewise.models.transformer import Parts, activation, head_columns, head_ro
 
 
 def opt_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers OPT."""
     config, body = hf.config, hf.model.decoder
     if not config.do_layer_norm_before or body.final_layer_norm is None or not config.layer_norm_elementwise_affine:
         raise GatewiseError(
@@ -27,8 +28,8 @@ def opt_parts(hf: Any) -> Parts:
     positions_table = body.embed_positions
 
     def embed(tokens: Tensor, positions: Tensor) -> Tensor:
-        places = F.embedding(positions + positions_table.offset, positions_table.weight)
-        out: Tensor = body.embed_tokens(tokens) + places
+        of_positions = F.embedding(positions + positions_table.offset, positions_table.weight)
+        out: Tensor = body.embed_tokens(tokens) + of_positions
         return out
 
     layers = [(_attention(layer, config.num_attention_heads), _mlp(layer)) for layer in body.layers]

@@ -11,6 +11,7 @@ from gatewise.models.transformer import Parts, head_columns, rms_norm, row_proje
 
 
 def phi3_parts(hf: Any) -> Parts:
+    """Return the parts of a transformers Phi-3."""
     body = hf.model
     layers = [
         (_attention(layer, hf.config, body.rotary_emb), gated_mlp(layer.mlp, rms_norm(layer.post_attention_layernorm)))

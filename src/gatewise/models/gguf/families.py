@@ -26,6 +26,7 @@ ROPE_TENSORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")  # part
 
 
 def dequantised(tensor: RawTensor) -> Array:
+    """Return a tensor's numbers in float32."""
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
@@ -47,26 +48,28 @@ class Fields:
     def __contains__(self, key: str) -> bool:
         return f"{self.prefix}.{key}" in self.metadata
 
-    def whole(self, key: str, most: int = 1 << 30, default: int | None = None) -> int:
+    def integer(self, key: str, most: int = 1 << 30, default: int | None = None) -> int:
+        """Return a positive whole number."""
         value = self.metadata.get(f"{self.prefix}.{key}", default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise GatewiseError(f"{self.prefix}.{key} is {shown(value)}; expected a whole number from 1 to {most:,}.")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """GGUF stores single precision: 9.999999747378752e-06 was written as 1e-05."""
+        """Return a positive number, as it was written: GGUF stores 1e-05 as 9.999999747378752e-06."""
         value = self.metadata.get(f"{self.prefix}.{key}", default)
         if not isinstance(value, float) or not 0 < value < math.inf:
             raise GatewiseError(f"{self.prefix}.{key} is {shown(value)}; expected a positive number.")
         return float(str(np.float32(value)))
 
     def vocabulary(self) -> int:
+        """Return how many tokens are embedded."""
         if "token_embd.weight" not in self.tensors:
             raise GatewiseError("it has no tensor 'token_embd.weight'.")
         return self.tensors["token_embd.weight"].shape[0]
 
     def factors(self, name: str) -> list[float] | None:
-        """One number for each frequency of the rotary embedding, if the file has them."""
+        """Return a number for each frequency of the rotary embedding, if the file has them."""
         tensor = self.tensors.get(f"{name}.weight")
         return None if tensor is None else [float(factor) for factor in dequantised(tensor).reshape(-1)]
 
@@ -85,18 +88,18 @@ class Family:
 
 
 def _sizes(fields: Fields) -> Config:
-    hidden, heads = fields.whole("embedding_length", 1 << 20), fields.whole("attention.head_count", 1_000)
-    key_heads = fields.whole("attention.head_count_kv", 1_000, default=heads)
+    hidden, heads = fields.integer("embedding_length", 1 << 20), fields.integer("attention.head_count", 1_000)
+    key_heads = fields.integer("attention.head_count_kv", 1_000, default=heads)
     if heads % key_heads or (hidden % heads and "attention.key_length" not in fields):
         raise GatewiseError(f"{hidden} dimensions, {heads} heads and {key_heads} key heads do not go together.")
     return {
         "hidden_size": hidden,
-        "intermediate_size": fields.whole("feed_forward_length"),
-        "num_hidden_layers": fields.whole("block_count", 1_000),
+        "intermediate_size": fields.integer("feed_forward_length"),
+        "num_hidden_layers": fields.integer("block_count", 1_000),
         "num_attention_heads": heads,
         "num_key_value_heads": key_heads,
-        "head_dim": fields.whole("attention.key_length", 1 << 20, default=hidden // heads),
-        "max_position_embeddings": fields.whole("context_length"),
+        "head_dim": fields.integer("attention.key_length", 1 << 20, default=hidden // heads),
+        "max_position_embeddings": fields.integer("context_length"),
     }
 
 
@@ -134,20 +137,20 @@ def _llama3_rope(rope: Config, factors: list[float]) -> Config:
 
 
 def _smollm3(fields: Fields) -> Config:
-    layers = fields.whole("block_count", 1_000)
+    layers = fields.integer("block_count", 1_000)
     return {**_gated(fields), "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(layers)]}
 
 
 def _phi3(fields: Fields) -> Config:
     config = _gated(fields)
     rope, size = config["rope_parameters"], config["head_dim"]
-    rope["partial_rotary_factor"] = fields.whole("rope.dimension_count", size, default=size) / size
+    rope["partial_rotary_factor"] = fields.integer("rope.dimension_count", size, default=size) / size
     long, short = fields.factors("rope_factors_long"), fields.factors("rope_factors_short")
     if long and short:
-        original = fields.whole("rope.scaling.original_context_length")
+        original = fields.integer("rope.scaling.original_context_length")
         rope |= {"rope_type": "longrope", "long_factor": long, "short_factor": short}
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"] = original
-    window = fields.whole("attention.sliding_window") if "attention.sliding_window" in fields else None
+    window = fields.integer("attention.sliding_window") if "attention.sliding_window" in fields else None
     return {**config, "sliding_window": window}
 
 
@@ -159,7 +162,7 @@ def _gemma(fields: Fields, period: int, largest: int) -> Config:
         "sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(layers)
     ]
     config["query_pre_attn_scalar"] = config["hidden_size"] // heads if layers == largest else config["head_dim"]
-    return {**config, "sliding_window": fields.whole("attention.sliding_window")}
+    return {**config, "sliding_window": fields.integer("attention.sliding_window")}
 
 
 def _gemma2(fields: Fields) -> Config:
@@ -187,7 +190,7 @@ def _gpt2(fields: Fields) -> Config:
 
 def _neox(fields: Fields) -> Config:
     config = _sizes(fields)
-    rotated = fields.whole("rope.dimension_count", config["head_dim"], default=config["head_dim"])
+    rotated = fields.integer("rope.dimension_count", config["head_dim"], default=config["head_dim"])
     parallel = fields.metadata.get(f"{fields.prefix}.use_parallel_residual", True)
     return {
         **config,
@@ -202,22 +205,21 @@ def split_rotary_halves(name: str, weight: Array, config: Config) -> Array:
     if name not in ("attn_q", "attn_k"):
         return weight
     heads = config["num_attention_heads" if name == "attn_q" else "num_key_value_heads"]
-    if weight.shape[0] % (2 * heads):
-        raise GatewiseError(f"of shape {weight.shape} does not divide into {heads} heads.")
-    pairs = weight.shape[0] // heads // 2
-    halves: Array = weight.reshape(heads, pairs, 2, *weight.shape[1:]).swapaxes(1, 2)
-    return halves.reshape(weight.shape)
+    return _reordered(weight, heads, (heads, -1, 2), swapped=(1, 2))
 
 
 def _heads_together(name: str, weight: Array, config: Config) -> Array:
     """Rows of the joined projection from (q/k/v, head) order to NeoX's (head, q/k/v)."""
     heads = config["num_attention_heads"]
-    if name != "attn_qkv":
-        return weight
-    if weight.shape[0] % (3 * heads):
+    return _reordered(weight, heads, (3, heads, -1), swapped=(0, 1)) if name == "attn_qkv" else weight
+
+
+def _reordered(weight: Array, heads: int, axes: tuple[int, int, int], swapped: tuple[int, int]) -> Array:
+    """Read the rows as these axes, of which one is open (-1), and swap two of them."""
+    if weight.shape[0] % -math.prod(axes):
         raise GatewiseError(f"of shape {weight.shape} does not divide into {heads} heads.")
-    together: Array = weight.reshape(3, heads, -1, *weight.shape[1:]).swapaxes(0, 1)
-    return together.reshape(weight.shape)
+    rows: Array = weight.reshape(*axes, *weight.shape[1:]).swapaxes(*swapped)
+    return rows.reshape(weight.shape)
 
 
 def _minus_one(name: str, weight: Array, _config: Config) -> Array:

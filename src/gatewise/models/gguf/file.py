@@ -1,6 +1,6 @@
 """Reads GGUF files of unknown origin: every length is checked against what is left of the file before it is used.
 
-Knows the container only: metadata by name, and tensors as raw blocks; what they mean is the business of `gguf.py`.
+Knows the container only: metadata by name, and tensors as raw blocks; what they mean is the business of `model.py`.
 
     magic, version, counts | metadata: name, type, value | tensors: name, shape, type, offset | padding | data
 """
@@ -37,24 +37,23 @@ class RawTensor:
 
 
 class _Cursor:
-    """A place in the file, which never passes its end."""
+    """A position in the file, which never passes its end."""
 
-    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
-        self.data, self.at = data, 0
+    def __init__(self, content: npt.NDArray[np.uint8]) -> None:
+        self.content, self.at = content, 0
 
     @property
     def left(self) -> int:
-        return len(self.data) - self.at
+        return len(self.content) - self.at
 
     def take(self, size: int) -> npt.NDArray[np.uint8]:
         if size > self.left:
             raise GatewiseError(f"byte {self.at:,} announces {size:,} more bytes, and the file has {self.left:,}")
         self.at += size
-        return self.data[self.at - size : self.at]
+        return self.content[self.at - size : self.at]
 
     def number(self, kind: str) -> Any:
-        found = self.take(struct.calcsize(kind)).tobytes()
-        return struct.unpack(kind, found)[0]
+        return struct.unpack(kind, self.take(struct.calcsize(kind)).tobytes())[0]
 
     def text(self) -> str:
         try:
@@ -63,10 +62,10 @@ class _Cursor:
             raise GatewiseError(f"the text before byte {self.at:,} is not UTF-8") from error
 
 
-def parse_gguf(data: npt.NDArray[np.uint8], name: str) -> tuple[dict[str, Any], list[RawTensor]]:
-    """Metadata and tensors in the bytes of a file, as views where they are large; `name` is the file's, for errors."""
+def parse_gguf(content: npt.NDArray[np.uint8], name: str) -> tuple[dict[str, Any], list[RawTensor]]:
+    """Return metadata and tensors of a file's content, as views where they are large; `name` is for errors."""
     try:
-        cursor = _Cursor(data)
+        cursor = _Cursor(content)
         if cursor.take(4).tobytes() != b"GGUF":
             raise GatewiseError("it does not begin with GGUF")
         if (version := cursor.number("<I")) not in _VERSIONS:
@@ -92,8 +91,8 @@ def _value(cursor: _Cursor, kind: int) -> Any:
         return _array(cursor, cursor.number("<I"), cursor.number("<Q"))
     if kind not in _NUMBERS:
         raise GatewiseError(f"it has a value of the unknown type {kind}")
-    found = cursor.take(np.dtype(_NUMBERS[kind]).itemsize).view(_NUMBERS[kind])[0].item()
-    return bool(found) if kind == _BOOL else found
+    number = cursor.take(np.dtype(_NUMBERS[kind]).itemsize).view(_NUMBERS[kind])[0].item()
+    return bool(number) if kind == _BOOL else number
 
 
 def _array(cursor: _Cursor, kind: int, count: int) -> Any:
@@ -122,17 +121,18 @@ def _tensors(cursor: _Cursor, headers: list[tuple[str, tuple[int, ...], int, int
         raise GatewiseError(f"its alignment is {alignment!r:.80}")
     start = -(-cursor.at // alignment) * alignment
     sizes = {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
-    left = len(cursor.data) - start  # all tensors together: no part of the file may be had twice
-    found: dict[str, RawTensor] = {}
+    # All tensors together must fit: else a small file could make many large tensors of the same bytes.
+    left = len(cursor.content) - start
+    tensors: dict[str, RawTensor] = {}
     for name, shape, kind, offset in headers:
         block, width = sizes.get(kind, (0, 0))
-        if name in found or not block or not all(shape) or shape[-1] % block:
+        if name in tensors or not block or not all(shape) or shape[-1] % block:
             raise GatewiseError(f"its tensor {name[:80]!r}, type {kind}, shape {shape}, is there twice or impossible")
         row = shape[-1] // block * width
         size = math.prod(shape[:-1]) * row
         left -= size
-        if left < 0 or start + offset + size > len(cursor.data):
+        if left < 0 or start + offset + size > len(cursor.content):
             raise GatewiseError(f"its tensor {name[:80]!r} of {size:,} bytes does not fit the file")
-        blocks = cursor.data[start + offset : start + offset + size].reshape(*shape[:-1], row)
-        found[name] = RawTensor(name, kind, shape, blocks)
-    return list(found.values())
+        blocks = cursor.content[start + offset : start + offset + size].reshape(*shape[:-1], row)
+        tensors[name] = RawTensor(name, kind, shape, blocks)
+    return list(tensors.values())

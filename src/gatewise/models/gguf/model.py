@@ -1,7 +1,7 @@
 """Turns a GGUF file into what Hugging Face would have: a configuration, dequantised weights, a tokenizer.
 
 Reads one file, and writes one folder if asked to; knows nothing about downloads or caches. What an architecture's
-configuration and tensors are called is in `gguf_families.py`, the tokenizer in `gguf_tokenizer.py`.
+configuration and tensors are called is in `families.py`, the tokenizer in `tokenizer.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GgufModel:
     tensors: Sequence[RawTensor]
 
     def weights(self) -> Iterator[tuple[str, Array]]:
-        """Tensors under their Hugging Face names, in float32 and in Hugging Face's layout."""
+        """Yield tensors under their Hugging Face names, in float32 and in Hugging Face's layout."""
         for tensor in self.tensors:
             match = re.fullmatch(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)", tensor.name)
             if match is not None and match[2] in ROPE_TENSORS:
@@ -52,6 +52,7 @@ class GgufModel:
             yield name, np.require(weight, requirements=["C", "W"])  # views of the file are neither
 
     def tokenizer(self) -> TokenizerParts:
+        """Build the tokenizer that the file describes."""
         try:
             return tokenizer_parts(self.metadata, self.metadata[f"{self.family.name}.context_length"])
         except GatewiseError as error:
@@ -61,16 +62,16 @@ class GgufModel:
 
 
 def read_gguf(path: Path) -> GgufModel:
-    """The model in a file; its weights are read when they are asked for."""
+    """Read the model in a file; its weights are read when they are asked for."""
     try:
-        data = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
+        content = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
     except OSError as error:
         raise GatewiseError(f"cannot read {path}: {error.strerror or error}.") from error
-    return gguf_model(*parse_gguf(data, path.name), path.name)
+    return gguf_model(*parse_gguf(content, path.name), path.name)
 
 
 def gguf_model(metadata: Mapping[str, Any], tensors: Sequence[RawTensor], file: str) -> GgufModel:
-    """Find the family and make the configuration; an error that names the file if something makes no sense."""
+    """Find the family and make the configuration; raise an error that names the file if something makes no sense."""
     kind = metadata.get("general.architecture")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise GatewiseError(
@@ -105,11 +106,7 @@ def convert(source: Path, folder: Path, on_tensor: Callable[[], None] = lambda: 
     for name, weight in model.weights():
         weights[name] = weight
         on_tensor()
-    _write_json(folder / "config.json", model.config)
-    _write_json(folder / "tokenizer_config.json", tokenizer.config)
+    for file, content in (("config.json", model.config), ("tokenizer_config.json", tokenizer.config)):
+        (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -44,6 +44,7 @@ class TokenizerParts:
     config: dict[str, Any]  # tokenizer_config.json
 
     def loaded(self) -> PreTrainedTokenizerBase:
+        """Return it as transformers' tokenizer."""
         from transformers import PreTrainedTokenizerFast
 
         options = {key: value for key, value in self.config.items() if key != "tokenizer_class"}
@@ -51,7 +52,7 @@ class TokenizerParts:
 
 
 def tokenizer_parts(metadata: Metadata, longest: int) -> TokenizerParts:
-    """The tokenizer; `longest` is how many tokens the model reads."""
+    """Build the tokenizer; `longest` is how many tokens the model reads."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
         raise GatewiseError(f"its tokenizer is of kind {shown(kind)}; 'gpt2' and 'llama' are understood.")
@@ -71,20 +72,16 @@ def tokenizer_parts(metadata: Metadata, longest: int) -> TokenizerParts:
 
 
 def special_tokens(metadata: Metadata) -> dict[str, tuple[int, str]]:
-    """Number and text of BOS, EOS, the unknown and the padding token, as far as the file names them."""
-    tokens, found = _tokens(metadata), {}
+    """Return number and text of BOS, EOS, the unknown and the padding token, as far as the file names them."""
+    tokens, special = _texts(metadata, "tokenizer.ggml.tokens"), {}
     for ours, theirs in _SPECIAL.items():
         number = metadata.get(f"tokenizer.ggml.{theirs}_token_id")
         if number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(tokens):
             raise GatewiseError(f"its {theirs} token is {shown(number)}; expected one of {len(tokens):,} tokens.")
-        found[ours] = number, tokens[number]
-    return found
-
-
-def _tokens(metadata: Metadata) -> list[str]:
-    return _texts(metadata, "tokenizer.ggml.tokens")
+        special[ours] = number, tokens[number]
+    return special
 
 
 def _texts(metadata: Metadata, key: str) -> list[str]:
@@ -96,7 +93,7 @@ def _texts(metadata: Metadata, key: str) -> list[str]:
 
 def _vocabulary(metadata: Metadata) -> tuple[dict[str, int], Any]:
     """Tokens by text, and their types."""
-    tokens, kinds = _tokens(metadata), metadata.get("tokenizer.ggml.token_type")
+    tokens, kinds = _texts(metadata, "tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if not isinstance(kinds, np.ndarray) or not len(kinds) == len(tokens) == len(vocabulary):
         raise GatewiseError("its vocabulary is not whole: tokens are there twice, or their types are missing.")
@@ -151,13 +148,13 @@ def _merges_by_score(metadata: Metadata, vocabulary: Mapping[str, int], kinds: A
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(vocabulary):
         raise GatewiseError("its vocabulary is not whole: tokens have no scores.")
-    found = []
+    merges = []
     for token, number in vocabulary.items():
         if kinds[number] != _NORMAL:
             continue
         cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
-        found += [(-float(scores[number]), number, cut) for cut in cuts if vocabulary.keys() >= set(cut)]
-    return [cut for _, _, cut in sorted(found)]
+        merges += [(-float(scores[number]), number, cut) for cut in cuts if vocabulary.keys() >= set(cut)]
+    return [cut for _, _, cut in sorted(merges)]  # the best score first
 
 
 def _add_whole_tokens(tokenizer: Tokenizer, vocabulary: Mapping[str, int], kinds: Any) -> None:

@@ -1,8 +1,8 @@
 """Synthetic receivers of every kind of gate, and of what must not be taken for one: the truth that gates are judged by.
 
 Sources emit 1 on the clean side and 0 on the corrupted one. A receiver turns them into one number by a function that is
-written down here, so that the worth of every set of clean groups is known without running anything: node `B`, or a real
-attention head `a0.h0` with its q, k and v. `out` carries it to the logits.
+written down here, so that the effect of every set of clean groups is known without running anything: node `B`, or a
+real attention head `a0.h0` with its q, k and v. `out` carries it to the logits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gatewise.circuits.graph import Graph, Sublayer
 from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, Norm, Pointwise, Projection
 from gatewise.models.model import Model
-from gatewise.models.synthetic.logic_model import RIGHT_TOKEN, WRONG_TOKEN
+from gatewise.models.synthetic.logic_model import synthetic, token_pairs
 from gatewise.tasks.pairs import Pairs
 
 Function = Callable[[Tensor], Tensor]  # of what sources emit: [..., source] -> [...]
@@ -27,7 +27,7 @@ _HUGE = 1e12  # epsilon of a norm that only scales
 
 
 @dataclass(frozen=True, eq=False)
-class SyntheticKind:
+class SyntheticReceiver:
     """A model with one receiver whose groups and gate indices are known."""
 
     name: str
@@ -49,7 +49,7 @@ class _Recipe:
     label: str
     alone: Sequence[int] = ()
     grouped: bool = True
-    scatter: float = 0.0  # deviation of a last source that speaks on both sides, of another size in every example
+    scatter: float = 0.0  # standard deviation of a last source, which differs between examples and not between sides
     beside: float = 0.0  # of the logit difference that another source brings, past the receiver
     after: Function = torch.positive  # what `out` does to the receiver's number
 
@@ -110,8 +110,18 @@ _HEADS = {"q-and-k": "qk", "k-and-v": "kv", "q-and-k-and-v": "qkv"}
 KINDS = (*_RECIPES, *_HEADS)
 
 
-def synthetic_kind(name: str, *, noise: float = 0.0, examples: int = 16, seed: int = 0) -> SyntheticKind:
-    """A model of one kind, in float64. noise: deviation of what sources emit between examples, and of stray weights."""
+def synthetic_receiver(name: str, *, noise: float = 0.0, examples: int = 16, seed: int = 0) -> SyntheticReceiver:
+    """Make a model with one receiver of a known kind, in float64.
+
+    Args:
+        name: One of `KINDS`.
+        noise: Standard deviation of what sources emit between examples, and of stray weights.
+        examples: Number of pairs.
+        seed: Of the noise.
+
+    Returns:
+        The model, its pairs, and the true groups, label and gate indices.
+    """
     if name in _HEADS:
         return _head(name, _HEADS[name], noise, examples, seed)
     if name not in _RECIPES:
@@ -121,10 +131,9 @@ def synthetic_kind(name: str, *, noise: float = 0.0, examples: int = 16, seed: i
     sources = [*names, "beside"]
     emitted = _emitted(len(sources), examples, noise, seed)
     if recipe.scatter:
-        spoken = torch.randn(examples, generator=torch.Generator().manual_seed(seed + 2), dtype=torch.float64)
-        emitted[1:, len(names) - 1] = recipe.scatter * spoken.repeat(2)
+        emitted[1:, len(names) - 1] = recipe.scatter * _normal(seed + 2, examples).repeat(2)
     graph = Graph.layered(sources, [["B"], ["out"]], len(sources) + 2)
-    stray = noise * torch.randn(len(names), generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    stray = noise * _normal(seed + 1, len(names))
 
     def receiver(x: Tensor, _nodes: Sequence[int]) -> Tensor:
         read = x[..., : len(names)]
@@ -133,16 +142,16 @@ def synthetic_kind(name: str, *, noise: float = 0.0, examples: int = 16, seed: i
     def out(x: Tensor, _nodes: Sequence[int]) -> Tensor:
         return _written(x, len(sources) + 1, recipe.after(x[..., len(sources)]) + recipe.beside * x[..., len(names)])
 
-    model = _model(name, graph, emitted, torch.ones(1, len(sources)), (Pointwise(receiver), Pointwise(out)))
+    model = synthetic(f"synthetic:{name}", graph, emitted, (Pointwise(receiver), Pointwise(out)), len(sources) + 1, {})
     groups = {f"G{i + 1}": tuple(f"{names[member]}->B" for member in group) for i, group in enumerate(recipe.groups)}
     alone = tuple(f"{names[member]}->B" for member in recipe.alone)
-    gamma = dict(zip(groups, _gamma(recipe.function, recipe.groups, recipe.sources), strict=True))
-    pairs = _pairs(examples, positions=1)
+    gamma = dict(zip(groups, _gate_indices(recipe.function, recipe.groups, recipe.sources), strict=True))
     gate = recipe.label != "ADDER" or name.startswith("graded")
-    return SyntheticKind(name, model, pairs, "B", groups, alone, recipe.grouped, recipe.label, gamma, gate)
+    pairs = _pairs(examples, positions=1)
+    return SyntheticReceiver(name, model, pairs, "B", groups, alone, recipe.grouped, recipe.label, gamma, gate)
 
 
-def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> SyntheticKind:
+def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> SyntheticReceiver:
     """A head at the last of two positions that looks at the first if q and k say so, and fetches v from there.
 
     Sources q (at the last position), k and v (at the first) are 1 on the clean side, or on both if they are no part of
@@ -150,26 +159,21 @@ def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> Synt
     """
     sources = ("q", "k", "v", "one", "here")
     emitted = _emitted(len(sources), examples, noise, seed)
-    for place, source in enumerate(sources):
+    for i, source in enumerate(sources):
         if source not in kinds:
-            emitted[:, place] = 1.0
-    there = torch.tensor([[0.0, 1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0, 1.0]])  # [position, source]
+            emitted[:, i] = 1.0
+    speaking = torch.tensor([[0.0, 1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0, 1.0]])  # [position, source]
     width = len(sources) + 2
     weights = {kind: torch.zeros(1, width, 2, dtype=torch.float64) for kind in "qkv"}
     weights["q"][0, 0, 0], weights["q"][0, 3, 1] = _SHARP, 1.0
     weights["k"][0, 1, 0], weights["k"][0, 4, 1] = 1.0, _SHARP / 2
     weights["v"][0, 2, 0] = 1.0
-    into_b = torch.zeros(1, 2, width, dtype=torch.float64)
-    into_b[0, 0, len(sources)] = 1.0
-    attention = Attention(
-        norm=Norm(torch.full((width,), math.sqrt(_HUGE), dtype=torch.float64), None, _HUGE, center=False),
-        q=Projection(weights["q"], None),
-        k=Projection(weights["k"], None),
-        v=Projection(weights["v"], None),
-        out=into_b,
-        bias=None,
-        scale=1.0,
-    )
+    out = torch.zeros(1, 2, width, dtype=torch.float64)
+    out[0, 0, len(sources)] = 1.0
+    # A norm with a huge epsilon divides by a constant, which its weight takes back: attention reads the plain stream.
+    norm = Norm(torch.full((width,), math.sqrt(_HUGE), dtype=torch.float64), None, _HUGE, center=False)
+    q, k, v = (Projection(weights[kind], None) for kind in "qkv")
+    attention = Attention(norm=norm, q=q, k=k, v=v, out=out, bias=None, scale=1.0)
     sublayers = (
         Sublayer("source", sources, (), 0, -1),
         Sublayer("attention", ("a0.h0",), ("a0.h0<q>", "a0.h0<k>", "a0.h0<v>"), len(sources), 0),
@@ -177,65 +181,51 @@ def _head(name: str, kinds: str, noise: float, examples: int, seed: int) -> Synt
         Sublayer("output", (), ("logits",), len(sources) + 2, 2),
     )
     last = Pointwise(lambda x, _nodes: _written(x, len(sources) + 1, x[..., len(sources)]))
-    model = _model(name, Graph(sublayers, 2, len(sources), width), emitted, there, (attention, last))
+    graph = Graph(sublayers, 2, len(sources), width)
+    model = synthetic(f"synthetic:{name}", graph, emitted, (attention, last), width - 1, {}, speaking)
     groups = {kind: (f"{kind}->a0.h0<{kind}>",) for kind in kinds}
 
     def gathered(x: Tensor) -> Tensor:
         values = dict.fromkeys("qkv", torch.ones_like(x[..., 0])) | dict(zip(kinds, x.unbind(-1), strict=True))
         return values["v"] * torch.sigmoid(_SHARP * (values["q"] * values["k"] - 0.5))
 
-    gamma = dict(zip(groups, _gamma(gathered, [(i,) for i in range(len(kinds))], len(kinds)), strict=True))
-    return SyntheticKind(name, model, _pairs(examples, positions=2), "a0.h0", groups, (), True, "AND", gamma, True)
+    gamma = dict(zip(groups, _gate_indices(gathered, [(i,) for i in range(len(kinds))], len(kinds)), strict=True))
+    return SyntheticReceiver(name, model, _pairs(examples, positions=2), "a0.h0", groups, (), True, "AND", gamma, True)
 
 
 def _emitted(sources: int, examples: int, noise: float, seed: int) -> Tensor:
     """What sources emit: on token 0 nothing, then on the clean token of each example, then on the corrupted ones."""
-    generator = torch.Generator().manual_seed(seed)
-    clean = 1 + noise * torch.randn(examples, sources, generator=generator, dtype=torch.float64)
+    clean = 1 + noise * _normal(seed, examples, sources)
     return torch.cat([torch.zeros_like(clean[:1]), clean, torch.zeros_like(clean)])
 
 
-def _written(x: Tensor, place: int, value: Tensor) -> Tensor:
-    found = torch.zeros_like(x)
-    found[..., place] = value
-    return found
+def _normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def _model(
-    name: str, graph: Graph, emitted: Tensor, there: Tensor, sublayers: tuple[Attention | Pointwise, ...]
-) -> Model:
-    """there: [position, source], where sources speak. The readout is two logits, what `out` writes and 0."""
-    count = emitted.shape[1]
-    places = torch.eye(count, graph.d_model, dtype=emitted.dtype)
-    head = torch.zeros(len(emitted), graph.d_model, dtype=emitted.dtype)
-    head[RIGHT_TOKEN, -1] = 1.0
-    weights = {"emitted": emitted, "head": head}
-
-    def embed(tokens: Tensor, positions: Tensor) -> Tensor:
-        spoken = emitted[tokens] * there.to(emitted)[positions]
-        return spoken.movedim(-1, 0)[..., None] * places[:, None, None]
-
-    return Model(f"synthetic:{name}", graph, embed, sublayers, lambda x: x, head, len(emitted), lambda: weights)
+def _written(x: Tensor, dimension: int, value: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    out[..., dimension] = value
+    return out
 
 
 def _pairs(examples: int, positions: int) -> Pairs:
     """Every example has its own clean and its own corrupted token, at all positions."""
     clean, corrupted = ([[first + i] * positions for i in range(examples)] for first in (1, examples + 1))
-    correct, incorrect = [RIGHT_TOKEN] * examples, [WRONG_TOKEN] * examples
-    return Pairs.from_tokens(clean, corrupted, correct=correct, incorrect=incorrect, name="synthetic")
+    return token_pairs(clean, corrupted)
 
 
-def _gamma(function: Function, groups: Sequence[Sequence[int]], sources: int) -> list[float]:
+def _gate_indices(function: Function, groups: Sequence[Sequence[int]], sources: int) -> list[float]:
     """The gate index of every group by its definition, all other sources corrupted."""
 
-    def worth(chosen: Sequence[Sequence[int]]) -> float:
+    def value(chosen: Sequence[Sequence[int]]) -> float:
         x = torch.zeros(sources, dtype=torch.float64)
         x[[member for group in chosen for member in group]] = 1.0
         return float(function(x))
 
-    found = []
+    indices = []
     for group in groups:
-        ns = abs(worth(groups) - worth([other for other in groups if other is not group]))
-        dn = abs(worth([group]) - worth([]))
-        found.append((ns - dn) / (ns + dn) if ns + dn > 1e-9 else math.nan)
-    return found
+        ns = abs(value(groups) - value([other for other in groups if other is not group]))
+        dn = abs(value([group]) - value([]))
+        indices.append((ns - dn) / (ns + dn) if ns + dn > 1e-9 else math.nan)
+    return indices

@@ -1,10 +1,10 @@
 """Logic models made in code, whose gates are known: the paper's toy models, and the ground truth for everything else.
 
 Every node owns one dimension of the residual stream and writes there only. Sources emit a value on the clean token and
-exactly 0 on the corrupted one, so that zero ablation and patching coincide and both directions exist. A
-gate reads the dimensions of its senders and ignores all others: edges from other nodes exist, and do nothing. The
-readout is two logits [C, 0], since a distribution over one would be constant. The adder is linear through 0, not
-a ReLU, whose gradient at 0 is 0.
+exactly 0 on the corrupted one, so that zero ablation and patching coincide and both directions exist. A gate reads the
+dimensions of its senders and ignores all others: edges from other nodes exist, and do nothing. The readout is two
+logits [C, 0], since a distribution over one would be constant. The adder is linear through 0, not a ReLU, whose
+gradient at 0 is 0.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType
-from gatewise.models.components import Pointwise
+from gatewise.models.components import Attention, Pointwise
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
 
-CLEAN_TOKEN, CORRUPTED_TOKEN = 1, 0
-RIGHT_TOKEN, WRONG_TOKEN = 0, 1
+CORRUPTED_TOKEN, CLEAN_TOKEN = 0, 1
+CORRECT_TOKEN, INCORRECT_TOKEN = 0, 1  # of the logits
 
 
 @dataclass(frozen=True)
-class SyntheticGate:
+class LogicGate:
     """A node that combines its senders. AND and OR expect senders that emit 0 or 1, and emit 0 or 1."""
 
     node: str
@@ -36,61 +36,72 @@ class SyntheticGate:
     weights: tuple[float, ...] = ()  # with which it reads its senders; all 1 if not said
 
 
-def build_synthetic(
-    name: str, sources: Mapping[str, float], layers: Sequence[Sequence[SyntheticGate]], readout: str
-) -> Model:
-    """A logic model: sources with what they emit on the clean token, layers of gates, the node that is read out."""
-    emitted = torch.zeros(2, len(sources))
-    emitted[CLEAN_TOKEN] = torch.tensor(list(sources.values()))
-    return logic_model(name, list(sources), emitted, layers, readout)
-
-
 def logic_model(
     name: str,
-    sources: Sequence[str],
-    emitted: Tensor,
-    layers: Sequence[Sequence[SyntheticGate]],
+    sources: Mapping[str, float] | Sequence[str],
+    layers: Sequence[Sequence[LogicGate]],
     readout: str,
+    *,
+    emitted: Tensor | None = None,
     stray: Sequence[Tensor] = (),
 ) -> Model:
-    """A logic model with a vocabulary of any size, in the number type of `emitted`.
+    """Make a logic model.
 
-    emitted: [token, source], what the sources write on each token. stray: for each layer [gate, sender], weights with
-    which its gates read what they should not.
+    Args:
+        name: Of the model.
+        sources: The sources, with what each emits on the clean token; 1 if names alone are given.
+        layers: Gates, layer by layer.
+        readout: The node whose output is the first logit.
+        emitted: What sources emit on each token of a larger vocabulary, in the number type of the model.
+            [token, source]
+        stray: For each layer weights with which its gates read what they should not. [gate, sender]
+
+    Returns:
+        The model.
     """
+    if emitted is None:
+        values = list(sources.values()) if isinstance(sources, Mapping) else [1.0] * len(sources)
+        emitted = torch.tensor([[0.0] * len(sources), values])
     names = [[gate.node for gate in layer] for layer in layers]
-    d_model = len(sources) + sum(map(len, names))
-    graph = Graph.layered(list(sources), names, d_model)
+    graph = Graph.layered(list(sources), names, len(sources) + sum(map(len, names)))
     own = {node: i for i, node in enumerate(graph.senders)}
-    reads = [_read_weights(layer, own).to(emitted) for layer in layers]
-    if stray:
-        reads = [weights + more.to(weights) for weights, more in zip(reads, stray, strict=True)]
-    head = emitted.new_zeros(len(emitted), d_model)
-    head[RIGHT_TOKEN, own[readout]] = 1.0
-    weights = {"emitted": emitted, "head": head}
+    weights, sublayers = {}, []
     for i, layer in enumerate(layers):
-        weights[f"reads.{i}"] = reads[i]
+        reads = _read_weights(layer, own).to(emitted)
+        if stray:
+            reads = reads + stray[i].to(reads)
+        weights[f"reads.{i}"] = reads
         weights[f"gates.{i}"] = emitted.new_tensor([(GATE_TYPES.index(gate.type), len(gate.senders)) for gate in layer])
-    places = torch.eye(len(sources), d_model).to(emitted)
-
-    def embed(tokens: Tensor, _positions: Tensor) -> Tensor:
-        return emitted[tokens].movedim(-1, 0)[..., None] * places[:, None, None]
-
-    return Model(
-        name=name,
-        graph=graph,
-        embed=embed,
-        sublayers=tuple(
-            Pointwise(_function(layer, own, w), len(layer)) for layer, w in zip(layers, reads, strict=True)
-        ),
-        final_norm=lambda x: x,
-        head=head,
-        vocabulary_size=len(emitted),
-        tensors=lambda: weights,
-    )
+        sublayers.append(Pointwise(_layer_function(layer, own, reads), len(layer)))
+    return synthetic(name, graph, emitted, sublayers, own[readout], weights)
 
 
-def _read_weights(layer: Sequence[SyntheticGate], own: Mapping[str, int]) -> Tensor:
+def synthetic(
+    name: str,
+    graph: Graph,
+    emitted: Tensor,
+    sublayers: Sequence[Attention | Pointwise],
+    readout: int,
+    weights: Mapping[str, Tensor],
+    speaking: Tensor | None = None,
+) -> Model:
+    """Make a model of sources that each write to a dimension of their own, sublayers, and a dimension that is read out.
+
+    emitted: [token, source]. speaking: 1 where a source speaks, by default everywhere. [position, source]
+    """
+    head = emitted.new_zeros(len(emitted), graph.d_model)
+    head[CORRECT_TOKEN, readout] = 1.0
+    directions = torch.eye(emitted.shape[1], graph.d_model).to(emitted)
+    tensors = {"emitted": emitted, "head": head, **weights}
+
+    def embed(tokens: Tensor, positions: Tensor) -> Tensor:
+        values = emitted[tokens] if speaking is None else emitted[tokens] * speaking.to(emitted)[positions]
+        return values.movedim(-1, 0)[..., None] * directions[:, None, None]
+
+    return Model(name, graph, embed, tuple(sublayers), lambda x: x, head, len(emitted), lambda: tensors)
+
+
+def _read_weights(layer: Sequence[LogicGate], own: Mapping[str, int]) -> Tensor:
     weights = torch.zeros(len(layer), len(own), dtype=torch.float64)
     for i, gate in enumerate(layer):
         for sender, weight in zip(gate.senders, gate.weights or (1.0,) * len(gate.senders), strict=True):
@@ -98,8 +109,8 @@ def _read_weights(layer: Sequence[SyntheticGate], own: Mapping[str, int]) -> Ten
     return weights
 
 
-def _function(
-    layer: Sequence[SyntheticGate], own: Mapping[str, int], reads: Tensor
+def _layer_function(
+    layer: Sequence[LogicGate], own: Mapping[str, int], reads: Tensor
 ) -> Callable[[Tensor, Sequence[int]], Tensor]:
     def function(x: Tensor, nodes: Sequence[int]) -> Tensor:  # [node, rows..., position, d]
         out = torch.zeros_like(x)
@@ -112,7 +123,7 @@ def _function(
 
 
 def gate_function(kind: GateType, total: Tensor, fan_in: int) -> Tensor:
-    """The gate's output from the sum of its inputs."""
+    """Return the gate's output from the sum of its inputs."""
     if kind == "AND":
         return torch.relu(total - (fan_in - 1))
     if kind == "OR":
@@ -121,26 +132,39 @@ def gate_function(kind: GateType, total: Tensor, fan_in: int) -> Tensor:
 
 
 def synthetic_model(kind: str) -> Model:
-    """One of the paper's toy models: `and`, `or`, `adder`, `combined`."""
-    single = {"and": ("AND", 1.0), "or": ("OR", 1.0), "adder": ("ADDER", 1.5)}
-    if kind in single:
-        gate, second = single[kind]
-        layers = [[SyntheticGate("B", gate, ("A1", "A2"))]]  # type: ignore[arg-type]
-        return build_synthetic(f"synthetic:{kind}", {"A1": 1.0, "A2": second}, layers, "B")
+    """Make one of the paper's toy models.
+
+    Args:
+        kind: `and`, `or`, `adder` or `combined`.
+
+    Returns:
+        The model that `load_model("synthetic:...")` gives.
+    """
+    singles: dict[str, GateType] = {"and": "AND", "or": "OR", "adder": "ADDER"}
+    if kind in singles:
+        sources = {"A1": 1.0, "A2": 1.5 if kind == "adder" else 1.0}
+        return logic_model(f"synthetic:{kind}", sources, [[LogicGate("B", singles[kind], ("A1", "A2"))]], "B")
     if kind == "combined":
-        first = [SyntheticGate("B1", "AND", ("A1", "A2")), SyntheticGate("B2", "OR", ("A3", "A4"))]
-        layers = [first, [SyntheticGate("C", "ADDER", ("B1", "B2"))]]
-        return build_synthetic("synthetic:combined", dict.fromkeys(("A1", "A2", "A3", "A4"), 1.0), layers, "C")
-    known = ", ".join(f"synthetic:{k}" for k in (*single, "combined"))
+        first = [LogicGate("B1", "AND", ("A1", "A2")), LogicGate("B2", "OR", ("A3", "A4"))]
+        layers = [first, [LogicGate("C", "ADDER", ("B1", "B2"))]]
+        return logic_model("synthetic:combined", ("A1", "A2", "A3", "A4"), layers, "C")
+    known = ", ".join(f"synthetic:{name}" for name in (*singles, "combined"))
     raise GatewiseError(f"there is no synthetic model {kind!r}; there are {known}.")
 
 
 def synthetic_pairs(examples: int = 1) -> Pairs:
-    """The pairs of every synthetic model: one token, clean or corrupted; right means the readout leads over 0."""
-    return Pairs.from_tokens(
-        [[CLEAN_TOKEN]] * examples,
-        [[CORRUPTED_TOKEN]] * examples,
-        correct=[RIGHT_TOKEN] * examples,
-        incorrect=[WRONG_TOKEN] * examples,
-        name="synthetic",
-    )
+    """Make pairs for a logic model: one token, clean or corrupted; correct means that the readout leads over 0.
+
+    Args:
+        examples: How many pairs, all alike.
+
+    Returns:
+        The pairs.
+    """
+    return token_pairs([[CLEAN_TOKEN]] * examples, [[CORRUPTED_TOKEN]] * examples)
+
+
+def token_pairs(clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Pairs:
+    """Make pairs of these prompts, with the answers of every synthetic model."""
+    correct, incorrect = [CORRECT_TOKEN] * len(clean), [INCORRECT_TOKEN] * len(clean)
+    return Pairs.from_tokens(clean, corrupted, correct, incorrect, name="synthetic")

@@ -21,7 +21,7 @@ function actsText(gate) {
 }
 function confirmedText(gate) {
   if (!gate.confirmed) return null;
-  const sides = ["clean", "corrupted"].filter((side) => gate.confirmed[side]), yes = sides.filter((side) => gate.confirmed[side].significant);
+  const sides = ["clean", "corrupted"].filter((side) => gate.confirmed[side]), yes = sides.filter((side) => gate.confirmed[side].holds);
   if (yes.length === sides.length) return "confirmed end to end";
   return yes.length ? `confirmed end to end only with the rest of the model ${yes[0]}` : "not confirmed end to end";
 }
