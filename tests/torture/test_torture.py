@@ -11,7 +11,9 @@ import torch
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 
-from torture.torture import SEARCHES, differences, litter, results, search, torture
+from torture.torture import differences, litter, results, search, torture
+
+from gatewise.methods import EdgePruning
 
 
 @pytest.mark.parametrize("name", ["acdc", "edge-pruning", "sweep"])
@@ -28,10 +30,9 @@ def test_killed_work_ends_as_if_nothing_had_happened(name: str) -> None:
 
 
 def test_torture_sees_what_it_looks_for(tmp_path: Path) -> None:
-    settings = {**SEARCHES["edge-pruning"], "direction": "ns", "steps": 20}
-    search(settings, tmp_path)
+    search(EdgePruning(steps=20), [40], tmp_path)
     wanted = results(tmp_path)
-    search({**settings, "seed": 1}, tmp_path / "other")
+    search(EdgePruning(steps=21), [40], tmp_path / "other")
     assert len(differences(wanted, results(tmp_path / "other"))) == 2  # one key is missing, one is unknown
     key = next(iter(wanted))
     mask, scores, notes = wanted[key][0]

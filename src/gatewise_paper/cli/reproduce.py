@@ -52,7 +52,7 @@ def reproduce_command(
 
     ```
     gatewise reproduce
-    gatewise reproduce proportion --tasks ioi --methods eap --seeds 1
+    gatewise reproduce cost --tasks ioi --methods eap --seeds 1
     ```
     """
     from gatewise_paper.experiments import EXPERIMENTS
