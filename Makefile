@@ -35,7 +35,7 @@ browser: $(TEST) ## what the tests of the report need: chromium, if we may insta
 		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
 		|| echo "no chromium, and no right to install it: the tests of the report are skipped (CI=true: they fail)"
 
-lint: $(LINT) ## ruff, mypy --strict, and the check of names and docstrings
+lint: $(TEST) $(LINT) ## ruff, mypy --strict of packages and tests, and the check of names and docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -292,7 +292,7 @@ class _Net:
             (attention.k_proj, head // group),
             (attention.v_proj, head // group),
         ):
-            rows = slice(which * size, (which + 1) * size)
+            rows = slice(which * size, (which + 1) * size)  # type: ignore[assignment]
             bias = torch.zeros(size, dtype=linear.weight.dtype) if linear.bias is None else linear.bias[rows]
             projections.append((linear.weight[rows].T, bias))
         return projections, of_head

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gatewise as gw
-from gatewise.methods.discovery import Scores
+from gatewise.methods.discovery import Scores  # type: ignore[attr-defined]
 from gatewise.models.synthetic.logic_model import synthetic_pairs
 
 HOSTILE = "<script>alert(1)</script> & 'x'"

@@ -11,7 +11,7 @@ def test_lines_where_standard_error_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 1000, 6))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))  # type: ignore[attr-defined]
     with progress.progress_bar("counting", 5) as bar:
         for _ in range(5):
             bar.advance()

@@ -62,7 +62,7 @@ def test_directions_side_by_side(model: Model, tmp_path: Path, method: Method) -
     two = discover_all(model, PAIRS[:4], method, compute=Compute(workers=2, store=tmp_path), **asked)
     for direction, circuits in one.items():
         assert circuits == two[direction]
-        assert all(torch.equal(a.scores, b.scores) for a, b in zip(circuits, two[direction], strict=True))
+        assert all(torch.equal(a.scores, b.scores) for a, b in zip(circuits, two[direction], strict=True))  # type: ignore[arg-type]
     # what workers found is what one thread finds
     again = discover_all(model, PAIRS[:4], method, compute=Compute(store=tmp_path), **asked)
     assert {d: [c.provenance for c in some] for d, some in again.items()} == {
@@ -86,7 +86,7 @@ def test_blocks_are_fixed() -> None:
     assert len(blocks) == BLOCKS
     assert [part for block in blocks for part in block] == parts
     assert {len(block) for block in blocks} <= {31, 32}
-    assert [list(block) for block in in_blocks(parts[:3])] == [[0], [1], [2]]
+    assert [list(block) for block in in_blocks(parts[:3])] == [[0], [1], [2]]  # type: ignore[comparison-overlap]
 
 
 def test_eap_by_two_processes_with_own_metric_and_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_eap_by_two_processes_with_own_metric_and_adapter(monkeypatch: pytest.Mo
     for direction, circuits in one.items():
         assert circuits == two[direction]
         for mine, other in zip(circuits, two[direction], strict=True):
-            assert torch.equal(mine.scores, other.scores)
+            assert torch.equal(mine.scores, other.scores)  # type: ignore[arg-type]
             assert mine.provenance["data"] == other.provenance["data"]
             assert other.provenance["threads"] == 1
 
@@ -171,4 +171,4 @@ def test_one_of_two_processes_dies() -> None:
         two = discover(model, pairs, edges=50, compute=Compute(workers=2))
     assert len(killed) == 1
     assert two == one
-    assert torch.equal(two.scores, one.scores)
+    assert torch.equal(two.scores, one.scores)  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def test_edge_pruning_list(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "edges.json").read_text())[0] == ["input", "a0.h1.q"]
     assert Circuit.load(tmp_path / "edges.json", GRAPH) == circuit
     for names, first in (("edge-pruning-gpt2", "tok_embeds"), ("edge-pruning-llama", "embeds")):
-        save_edge_list(circuit, tmp_path / "named.json", names=names)
+        save_edge_list(circuit, tmp_path / "named.json", names=names)  # type: ignore[arg-type]
         listed = json.loads((tmp_path / "named.json").read_text())
         assert listed[0] == [first, "a0.h1.q"]
         assert listed[-1] == ["m1", "resid_post"]

@@ -60,7 +60,7 @@ def test_get_what_is_built_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_get_fetches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fetched = []
-    monkeypatch.setattr("gatewise.cli.models.fetch", lambda name: fetched.append(name) or Path("somewhere"))
+    monkeypatch.setattr("gatewise.cli.models.fetch", lambda name: fetched.append(name) or Path("somewhere"))  # type: ignore[func-returns-value]
     assert run(monkeypatch, "models", "get", next(iter(DOWNLOADS))) == 0
     assert fetched == ["smollm2-135m"]
     assert "somewhere" in capsys.readouterr().out

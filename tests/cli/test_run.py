@@ -24,7 +24,7 @@ def gatewise(*arguments: str, folder: Path) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("COLUMNS", "120")
-        return CliRunner().invoke(app, list(arguments))
+        return CliRunner().invoke(app, list(arguments))  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")

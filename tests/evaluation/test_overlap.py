@@ -33,7 +33,7 @@ def test_acdc_picks_another_or_edge_under_another_seed_and_eap_does_not() -> Non
 
     def distance(method: str, direction: str) -> float:
         circuits = [
-            discover(model, pairs, method, direction, threshold=0.01, seed=seed)  # type: ignore[call-overload]
+            discover(model, pairs, method, direction, threshold=0.01, seed=seed)  # type: ignore[arg-type]
             for seed in range(8)
         ]
         return float(overlap(circuits).hamming.mean())

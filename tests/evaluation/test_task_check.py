@@ -37,7 +37,7 @@ def test_silent_when_all_is_well() -> None:
     ],
 )
 def test_each_doubt_alone(changed: dict[str, float], said: str) -> None:
-    (problem,) = find_problems(replace(WELL, **changed))
+    (problem,) = find_problems(replace(WELL, **changed))  # type: ignore[arg-type]
     assert said in problem
 
 

@@ -21,7 +21,7 @@ MODEL, PAIRS = synthetic_model("combined"), synthetic_pairs()
 def test_it_is_the_two_searches_and_the_split() -> None:
     gates = gw.find_gates(MODEL, PAIRS, "acdc", threshold=0.01, seed=3)
     for circuit, direction in ((gates.ns, "ns"), (gates.dn, "dn"), (gates.joint, "ns+dn")):
-        assert circuit == gw.discover(MODEL, PAIRS, "acdc", direction, threshold=0.01, seed=3)  # type: ignore[call-overload]
+        assert circuit == gw.discover(MODEL, PAIRS, "acdc", direction, threshold=0.01, seed=3)  # type: ignore[arg-type]
     assert gates == label_gates(gates.ns, gates.dn, joint=gates.joint)
     assert gates.joint_outside() == 0
 
@@ -76,7 +76,7 @@ def test_agreement_on_the_combined_toy() -> None:
     assert found.table == {"AND": {"AND": 1}, "OR": {"OR": 1}, "ADDER": {"AND": 1, "OR": 1, "ADDER": 2}}
     assert (found.edges, found.untested) == (6, 1)  # C->logits has no partner
     assert found.share == pytest.approx(4 / 6)
-    assert [found.of_type(kind) for kind in ("AND", "OR", "ADDER")] == [1, 1, 0.5]  # type: ignore[arg-type]
+    assert [found.of_type(kind) for kind in ("AND", "OR", "ADDER")] == [1, 1, 0.5]
     assert found.to_json()["share_by_type"]["ADDER"] == 0.5
     assert "66.7% of 6 edges" in repr(found)
     exact = label_agreement(gw.find_gates(MODEL, PAIRS, "eap", threshold=0.01), tested)

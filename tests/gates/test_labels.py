@@ -45,7 +45,7 @@ def test_types_are_disjoint_and_cover_the_union(ns: set[int], dn: set[int], rule
 def test_swapping_the_circuits_swaps_and_and_or(ns: set[int], dn: set[int]) -> None:
     a, b = Circuit.from_indices(GRAPH, ns), Circuit.from_indices(GRAPH, dn)
     for rule in ("plain", "repaired"):
-        one, other = label_gates(a, b, rule=rule), label_gates(b, a, rule=rule)  # type: ignore[arg-type]
+        one, other = label_gates(a, b, rule=rule), label_gates(b, a, rule=rule)
         assert one.by_type["AND"] == other.by_type["OR"]
         assert one.by_type["ADDER"] == other.by_type["ADDER"]
 
@@ -63,7 +63,7 @@ TRUTH = {
 def find(method: str, rule: str, seed: int = 0) -> Gates:
     model, pairs = synthetic_model("combined"), synthetic_pairs()
     threshold = {"eap": 0.01, "acdc": 0.01, "edge-pruning": 0.5}[method]
-    ns, dn = (discover(model, pairs, method, d, threshold=threshold, seed=seed) for d in ("ns", "dn"))  # type: ignore[call-overload]
+    ns, dn = (discover(model, pairs, method, d, threshold=threshold, seed=seed) for d in ("ns", "dn"))
     return label_gates(ns, dn, rule=rule)  # type: ignore[arg-type]
 
 
@@ -123,7 +123,7 @@ def test_scores_and_provenance_come_back_exactly_and_are_exported(tmp_path: Path
 
 def test_refusals() -> None:
     model, pairs = synthetic_model("combined"), synthetic_pairs()
-    ns, dn = (discover(model, pairs, "eap", d, edges=3) for d in ("ns", "dn"))  # type: ignore[call-overload]
+    ns, dn = (discover(model, pairs, "eap", d, edges=3) for d in ("ns", "dn"))
     with pytest.raises(GatewiseError, match="different graphs"):
         label_gates(ns, GRAPH.full())
     with pytest.raises(GatewiseError, match="'dn' was expected"):

@@ -24,7 +24,7 @@ AND, OR = {"A1->B1", "A2->B1"}, {"A3->B2", "A4->B2"}
 def test_tested_labels_give_the_papers_figure(method: str, threshold: float) -> None:
     """Most faithful: one OR edge dropped. Most complete: one AND edge dropped. Neither loses anything."""
     model, pairs = synthetic_model("combined"), synthetic_pairs()
-    ns, dn = (discover(model, pairs, method, d, threshold=threshold) for d in ("ns", "dn"))  # type: ignore[call-overload]
+    ns, dn = (discover(model, pairs, method, d, threshold=threshold) for d in ("ns", "dn"))
     gates = label_gates(ns, dn)
     labels = labels_by_test(test_edge_pairs(model, pairs, gates.sound))
     everything = {*AND, *OR, "B1->C", "B2->C", "C->logits"}

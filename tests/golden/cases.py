@@ -50,11 +50,11 @@ class Case:
     def run(self, model: Any, pairs: Any) -> dict[str, Tensor]:
         """Which edges each circuit keeps, and the scores, by name."""
         method = find_method(self.method).with_parameters(self.parameters)
-        circuits = gw.discover_all(model, pairs, method, [self.direction], **self.how)[self.direction]
+        circuits = gw.discover_all(model, pairs, method, [self.direction], **self.how)[self.direction]  # type: ignore[index,list-item]
         record: dict[str, Tensor] = {}
         for i, circuit in enumerate(circuits):
             record[f"{self.name}/{i}/edges"] = torch.tensor(circuit.indices, dtype=torch.int32)
-            if circuit.scores is not None and (i == 0 or not torch.equal(circuit.scores, circuits[0].scores)):
+            if circuit.scores is not None and (i == 0 or not torch.equal(circuit.scores, circuits[0].scores)):  # type: ignore[arg-type]
                 record[f"{self.name}/{i}/scores"] = circuit.scores.clone()
         return record
 

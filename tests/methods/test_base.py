@@ -155,15 +155,15 @@ def test_several_directions_at_once_are_those_asked_for_one_by_one(method: str) 
         alone = gw.discover_all(model, pairs, bound, [direction], sizes=[8, 20])[direction]
         assert circuits == alone
         for one, other in zip(circuits, alone, strict=True):
-            assert torch.equal(one.scores, other.scores)
+            assert torch.equal(one.scores, other.scores)  # type: ignore[arg-type]
             assert one.provenance["direction"] == direction
 
 
 def test_edge_pruning_trains_two_masks_for_three_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     import gatewise.methods.edge_pruning.method as module
 
-    trained, train = [], module.train
-    monkeypatch.setattr(module, "train", lambda *given: (trained.append(given[0].directions), train(*given))[1])
+    trained, train = [], module.train  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "train", lambda *given: (trained.append(given[0].directions), train(*given))[1])  # type: ignore[func-returns-value]
     gates = gw.find_gates(small_model("gpt2"), random_pairs(), EdgePruning(steps=8), edges=10)
     assert trained == [("ns",), ("dn",)]
     assert gates.joint is not None
@@ -207,8 +207,8 @@ def test_a_setting_checks_and_runs_once(monkeypatch: pytest.MonkeyPatch) -> None
     import gatewise.engine.setting as module
 
     setting, runs = Setting(small_model("gpt2"), random_pairs()), []
-    both_runs = module.both_runs
-    monkeypatch.setattr(module, "both_runs", lambda *given: (runs.append(1), both_runs(*given))[1])
+    both_runs = module.both_runs  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "both_runs", lambda *given: (runs.append(1), both_runs(*given))[1])  # type: ignore[func-returns-value]
     circuit = gw.discover(setting.model, setting, "acdc", threshold=0.1)
     gw.evaluate(setting.model, setting, circuit)
     gw.exact_effects(setting.model, setting, circuit=circuit)

@@ -130,7 +130,7 @@ def test_scores_do_not_depend_on_batches(method: str, direction: str) -> None:
         memory = examples * bytes_per_example(model, 8, gradient=True)
         split = score_edges(model, pairs, method, direction, compute=Compute(memory=memory))  # type: ignore[arg-type]
         assert_close(split.values, whole.values, 1e-12)
-    twice = Pairs.from_tokens(
+    twice = Pairs.from_tokens(  # type: ignore[misc]
         *(
             [row[-n:] for row, n in zip(side, pairs.lengths, strict=True)] * 2
             for side in (pairs.clean, pairs.corrupted)
@@ -143,7 +143,7 @@ def test_scores_do_not_depend_on_batches(method: str, direction: str) -> None:
 
 def test_both_directions_are_combined() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    ns, dn, both = (score_edges(model, pairs, direction=d).values for d in ("ns", "dn", "ns+dn"))  # type: ignore[arg-type]
+    ns, dn, both = (score_edges(model, pairs, direction=d).values for d in ("ns", "dn", "ns+dn"))
     torch.testing.assert_close(both, ns + dn)
     largest = score_edges(model, pairs, Eap(combine="max"), "ns+dn").values
     assert torch.equal(largest, torch.where(ns.abs() >= dn.abs(), ns, dn))
@@ -164,7 +164,7 @@ def test_scores_of_a_linear_model_add_up() -> None:
         logic_model("synthetic:sums", {"A1": 1.0, "A2": 0.5, "A3": -2.0}, layers, "C"),
     ):
         pairs, graph = synthetic_pairs(3), model.graph
-        clean, corrupted = (pairs.logit_diff(last_logits(model, pairs, side)).mean() for side in ("clean", "corrupted"))  # type: ignore[arg-type]
+        clean, corrupted = (pairs.logit_diff(last_logits(model, pairs, side)).mean() for side in ("clean", "corrupted"))
         for method, direction in (("eap", "ns"), ("eap", "dn"), ("eap-ig", "ns")):
             matrix = graph.matrix(score_edges(model, pairs, method, direction).values)  # type: ignore[arg-type]
             torch.testing.assert_close(matrix[graph.ports.index("logits")].sum(), corrupted - clean)
@@ -276,10 +276,10 @@ def test_errors_say_the_way_out() -> None:
         Eap(combine="mean")  # type: ignore[arg-type]
     for steps in (0, -1, 2.5, True):
         with pytest.raises(GatewiseError, match="whole number"):
-            score_edges(model, pairs, EapIg(steps=steps))
+            score_edges(model, pairs, EapIg(steps=steps))  # type: ignore[arg-type]
     for direction in ("dn", "ns+dn"):
         with pytest.raises(GatewiseError, match="method='eap'"):
-            score_edges(model, pairs, "eap-ig", direction)  # type: ignore[arg-type]
+            score_edges(model, pairs, "eap-ig", direction)
     with pytest.raises(GatewiseError, match="Raise it"):
         score_edges(model, pairs, compute=Compute(memory="1kB"))
     with torch.no_grad():  # token 3 occurs in the last pair only

@@ -28,7 +28,7 @@ def run(asked: Problem, **parameters: object) -> list[Finding]:
 
 
 def small_problem(direction: str = "ns", sizes: tuple[int, ...] = (10,), seed: int = 0, **others: object) -> Problem:
-    return problem(small_model("gpt2"), random_pairs(), direction, sizes=sizes, seed=seed, **others)
+    return problem(small_model("gpt2"), random_pairs(), direction, sizes=sizes, seed=seed, **others)  # type: ignore[arg-type]
 
 
 # The hard-concrete mask

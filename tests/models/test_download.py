@@ -210,7 +210,7 @@ def test_terms_are_shown_before_the_download(
 ) -> None:
     shown = []
     download = fetching._download
-    monkeypatch.setattr(fetching, "_download", lambda *a: shown.append(capsys.readouterr().err) or download(*a))
+    monkeypatch.setattr(fetching, "_download", lambda *a: shown.append(capsys.readouterr().err) or download(*a))  # type: ignore[func-returns-value]
     fetch(NAME)
     assert shown == ["toy: by fetching it you accept its terms of use, https://example.org/terms\n"]
     fetch(NAME)
@@ -275,7 +275,7 @@ def test_damaged_cache_is_made_again(index: Path) -> None:
 def test_two_at_once_download_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = []
     download = fetching._download
-    monkeypatch.setattr(fetching, "_download", lambda *a: downloads.append(a) or download(*a))
+    monkeypatch.setattr(fetching, "_download", lambda *a: downloads.append(a) or download(*a))  # type: ignore[func-returns-value]
     folders: list[Path] = []
     threads = [threading.Thread(target=lambda: folders.append(fetch(NAME))) for _ in range(2)]
     for thread in threads:

@@ -84,7 +84,7 @@ def test_loaded_model_is_shared_and_left_as_it_is() -> None:
 
 def test_tokenizer_is_passed_on() -> None:
     tokenizer = object()
-    assert load_model(toy_gpt2(), tokenizer=tokenizer).tokenizer is tokenizer  # type: ignore[arg-type]
+    assert load_model(toy_gpt2(), tokenizer=tokenizer).tokenizer is tokenizer
 
 
 def test_unsupported_architecture() -> None:
@@ -174,7 +174,7 @@ def test_wrong_sources(tmp_path: Path) -> None:
     with pytest.raises(GatewiseError, match="is a file; expected a folder"):
         load_model(tmp_path / "model.bin")
     with pytest.raises(GatewiseError, match="type int was given"):
-        load_model(3)  # type: ignore[arg-type]
+        load_model(3)
     with pytest.raises(GatewiseError, match="synthetic:combined"):
         load_model("synthetic:xor")
     with pytest.raises(GatewiseError, match="made in code"):

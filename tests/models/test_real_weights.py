@@ -30,7 +30,7 @@ def test_full_graph_and_empty_circuit(smollm2: Model, pairs: gw.Pairs) -> None:
 def test_a_circuit_is_what_the_reference_says(smollm2: Model, pairs: gw.Pairs) -> None:
     circuit = smollm2.graph.random_circuit(110_000, seed=1)
     for direction in ("ns", "dn"):
-        found = gw.run_circuit(smollm2, pairs[:1], circuit, direction)  # type: ignore[arg-type]
+        found = gw.run_circuit(smollm2, pairs[:1], circuit, direction)
         expected = reference_logits(smollm2, pairs[:1], circuit, direction)
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
         log_p, log_q = expected.double().log_softmax(-1), found.double().log_softmax(-1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_models import ARCHITECTURES, random_pairs, small_model
 
 from gatewise.circuits.literature import PUBLISHED_GT, PUBLISHED_IOI
 from gatewise.models.loader import load_model
@@ -17,7 +18,6 @@ from gatewise_paper.head_roles import (
     is_gpt2_small,
     measure_roles,
 )
-from tests.small_models import ARCHITECTURES, random_pairs, small_model
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

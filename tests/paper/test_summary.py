@@ -83,7 +83,7 @@ def test_what_failed_stays_until_it_is_done(tmp_path: Path, monkeypatch: pytest.
 
 def test_all_leaves_out_what_has_no_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redundancy has no use for ACDC: asked for by name that is an error, as one of all it is left out."""
-    two = {name: runner.EXPERIMENTS[name] for name in ("redundancy", "capabilities")}
+    two = {name: runner.EXPERIMENTS[name] for name in ("redundancy", "capabilities")}  # type: ignore[attr-defined]
     monkeypatch.setattr(runner, "EXPERIMENTS", two)
     acdc = SMALL.changed(methods=("acdc",), parameters={"acdc": {"tolerance": 20.0, "first_threshold": 1e-4}})
     assert list(_run(tmp_path, "all", preset=acdc)["experiments"]) == ["capabilities"]
@@ -96,6 +96,6 @@ def test_committed_pages_are_those_of_their_records(name: str, tmp_path: Path) -
     folder = Path(__file__).parents[2] / "docs" / "results" / name
     content = json.loads((folder / "results.json").read_text())
     records = Records(content["experiments"], content["failed"])
-    write_summary(tmp_path, records, content["about"], len(runner.EXPERIMENTS))
+    write_summary(tmp_path, records, content["about"], len(runner.EXPERIMENTS))  # type: ignore[attr-defined]
     for page in ("results.json", "summary.md"):
         assert (tmp_path / page).read_text() == (folder / page).read_text()

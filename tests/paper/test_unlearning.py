@@ -166,12 +166,12 @@ def test_removing_circuits_of_tiny_takes_ioi_and_leaves_sa(tmp_path: Path) -> No
     outcome = judge(lab, EXPERIMENT, EXPERIMENT.measurements(lab))
     rows = {(row[0], row[1]): row[2:] for row in outcome.tables[0].rows}
     assert rows["whole model", 0] == [1.0, 1.0, 1.0, 1.0]
-    assert float(rows["EAP (Ns+Dn, ours)", 20][0]) < 1.0
-    assert float(rows["EAP (Ns+Dn, ours)", 2][3]) == 1.0
+    assert float(rows["EAP (Ns+Dn, ours)", 20][0]) < 1.0  # type: ignore[arg-type]
+    assert float(rows["EAP (Ns+Dn, ours)", 2][3]) == 1.0  # type: ignore[arg-type]
     assert len(outcome.rulings) == 4  # both claims, and both with the bottlenecks left in place
     named = outcome.tables[-1]
     assert named.title == "Bottleneck edges of every task"
-    assert all(min(row[2:]) >= BOTTLENECK for row in named.rows if row[0] != "none")
+    assert all(min(row[2:]) >= BOTTLENECK for row in named.rows if row[0] != "none")  # type: ignore[operator,type-var]
     left = rows["EAP (Ns+Dn, ours, bottleneck edges left in place)", 20]
-    assert float(left[0]) >= float(rows["EAP (Ns+Dn, ours)", 20][0])
+    assert float(left[0]) >= float(rows["EAP (Ns+Dn, ours)", 20][0])  # type: ignore[arg-type]
     assert load_model("tiny").fingerprint == lab.model.fingerprint

@@ -68,7 +68,7 @@ def test_names_without_owner() -> None:
 @pytest.mark.parametrize("method", ["eap", "eap-ig", "acdc", "edge-pruning"])
 def test_a_large_model_without_weights(method: str) -> None:
     started = time.process_time()
-    found = forecast("meta-llama/Llama-3.1-8B", "ioi", method, dtype="bfloat16", free="24GB")  # type: ignore[arg-type]
+    found = forecast("meta-llama/Llama-3.1-8B", "ioi", method, dtype="bfloat16", free="24GB")
     assert time.process_time() - started < 30
     assert found.graph_edges == 1_592_881
     assert found.weights == 2 * found.parameters

@@ -62,7 +62,7 @@ def test_a_task_stands_for_its_pairs(tiny: Model, task: Task) -> None:
     assert gw.find_gates(tiny, task, edges=30, joint=False) == gw.find_gates(tiny, task.train, edges=30, joint=False)
     for call in (gw.run_circuit, gw.exact_effects, Setting):
         with pytest.raises(gw.GatewiseError, match=r"task\.train or task\.test"):
-            call(tiny, task)  # type: ignore[operator]
+            call(tiny, task)  # type: ignore[arg-type]
 
 
 def test_edges_may_be_a_share(tiny: Model, task: Task) -> None:

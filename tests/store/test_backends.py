@@ -213,7 +213,7 @@ def test_a_search_that_cannot_save_its_state_stops_and_loses_nothing(
 
 
 def test_a_search_goes_on_elsewhere(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, seen = found("acdc sizes"), []
+    whole, seen = found("acdc sizes"), []  # type: ignore[var-annotated]
     with stopped_after(0, seen):
         found("acdc sizes", compute=Compute(store=tmp_path / "folder"))
     saves, seen = len(seen), []

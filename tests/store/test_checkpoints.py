@@ -87,7 +87,7 @@ def test_what_was_saved_survives_a_full_disk(
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_stopped_at_every_checkpoint_ends_the_same(tmp_path: Path, search: str) -> None:
-    whole, seen = found(search), []
+    whole, seen = found(search), []  # type: ignore[var-annotated]
     with stopped_after(0, seen):
         assert same(found(search, compute=Compute(store=tmp_path / "whole")), whole)
     saves, seen = len(seen), []
@@ -108,7 +108,7 @@ def test_a_search_stopped_at_every_checkpoint_ends_the_same(tmp_path: Path, sear
 
 def test_a_full_disk_stops_a_search_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = found("edge-pruning threshold")
-    real, written = files._write, []
+    real, written = files._write, []  # type: ignore[var-annotated]
 
     def full(path: Path, content: bytes) -> None:
         if written and ".checkpoint." in path.name:

@@ -181,7 +181,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs")
     for action in (lambda: store.put(KEY, some_circuits(), {}), store.check_writable):
         with pytest.raises(GatewiseError, match="cannot write to the store"):
-            action()
+            action()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -202,7 +202,7 @@ def test_killed_at_any_moment_nothing_is_half_there(
     if moment == "in the file":
         monkeypatch.setattr(files_module, "_write", dying)
     elif moment == "before the rename":
-        monkeypatch.setattr(files_module.os, "replace", die)
+        monkeypatch.setattr(files_module.os, "replace", die)  # type: ignore[attr-defined]
     else:
         monkeypatch.setattr(files_module, "_flush_folder", die)
     child = os.fork()
@@ -239,7 +239,7 @@ def test_remember_gives_back_exactly_what_was_computed(tmp_path: Path) -> None:
 def test_remember_tells_ingredients_apart(tmp_path: Path) -> None:
     store = Store(tmp_path)
     asked: list[dict[str, Any]] = [{}, {"a": 1}, {"a": 1.0}, {"a": "1"}, {"a": [1]}, {"b": 1}, {"a": None}, {"a": True}]
-    given = [store.remember(ingredients, lambda i=i: i) for i, ingredients in enumerate(asked)]
+    given = [store.remember(ingredients, lambda i=i: i) for i, ingredients in enumerate(asked)]  # type: ignore[misc]
     assert given == list(range(len(asked)))
     assert store.remember({"y": 1, "x": 2}, lambda: "first") == store.remember({"x": 2, "y": 1}, lambda: "second")
 

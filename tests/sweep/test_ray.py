@@ -143,7 +143,7 @@ def test_one_search_by_two_workers_of_which_one_dies(two_workers: str) -> None:
         two = discover(model, pairs, edges=50, compute=Compute(memory="20MB", ray=two_workers))
     assert len(killed) == 1
     assert two == one
-    assert torch.equal(two.scores, one.scores)
+    assert torch.equal(two.scores, one.scores)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

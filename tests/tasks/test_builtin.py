@@ -137,7 +137,7 @@ def test_the_full_name_of_a_task_asks_for_it_again(name: str, two_digits: TextMo
     made = task(name, two_digits, examples=4)
     short, options = parse_name(name)
     assert made.name == made.train.name == name
-    assert task(short, two_digits, examples=4, **options).train.fingerprint == made.train.fingerprint
+    assert task(short, two_digits, examples=4, **options).train.fingerprint == made.train.fingerprint  # type: ignore[arg-type]
 
 
 def test_forms_of_a_task_have_different_fingerprints(two_digits: TextModel) -> None:

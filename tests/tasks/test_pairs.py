@@ -41,7 +41,7 @@ def test_logit_diffs_and_accuracies() -> None:
     torch.testing.assert_close(logits.grad[0], torch.cat([torch.ones(1), -logits.detach()[0, 1:].softmax(-1)]))
     shares = logits.detach().softmax(-1)
     by_probability = Pairs.from_tokens(CLEAN, CORRUPTED, [0, [0, 1]], [[1, 2], 2], difference="probability")
-    expected = torch.stack([shares[0, 0] - shares[0, 1:].sum(), shares[1, :2].sum() - shares[1, 2]])
+    expected = torch.stack([shares[0, 0] - shares[0, 1:].sum(), shares[1, :2].sum() - shares[1, 2]])  # type: ignore[assignment]
     torch.testing.assert_close(by_probability.logit_diff(logits.detach()), expected)
 
 

@@ -190,12 +190,12 @@ TABLES = st.lists(st.lists(CELLS, min_size=4, max_size=4), max_size=4)
 
 def as_csv(table: list[list[str]]) -> bytes:
     out = io.StringIO(newline="")
-    csv.writer(out).writerows([list(task_files.COLUMNS), *table])
+    csv.writer(out).writerows([list(task_files.COLUMNS), *table])  # type: ignore[attr-defined]
     return out.getvalue().encode()
 
 
 def as_jsonl(table: list[list[str]]) -> bytes:
-    return "\n".join(json.dumps(dict(zip(task_files.COLUMNS, row, strict=True))) for row in table).encode()
+    return "\n".join(json.dumps(dict(zip(task_files.COLUMNS, row, strict=True))) for row in table).encode()  # type: ignore[attr-defined]
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -145,7 +145,7 @@ def _start(work: Callable[[Path], None], folder: Path, kill_in_write: int = -1, 
 
 def _arm(writes: int, share: float) -> None:
     """After so many files, write only a share of the next one, and die."""
-    real, done = files._write, []
+    real, done = files._write, []  # type: ignore[var-annotated]
 
     def write(path: Path, content: bytes) -> None:
         if len(done) == writes:
@@ -220,9 +220,9 @@ def results(folder: Path) -> dict[str, Any]:
                 for c in circuits
             ]
         else:
-            found[entry.key] = repr(entry.content["value"]["rows"])
+            found[entry.key] = repr(entry.content["value"]["rows"])  # type: ignore[assignment]
     for table in folder.glob("table.*"):
-        found[table.name] = table.read_bytes()
+        found[table.name] = table.read_bytes()  # type: ignore[assignment]
     return found
 
 

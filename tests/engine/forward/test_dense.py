@@ -88,7 +88,7 @@ def test_noise_does_not_depend_on_batches_or_padding() -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
 def test_merged_ports_are_split_ports_kept_together(architecture: str) -> None:
-    merged, split = (small_model(architecture, qkv=qkv) for qkv in ("merged", "split"))  # type: ignore[arg-type]
+    merged, split = (small_model(architecture, qkv=qkv) for qkv in ("merged", "split"))
     pairs = random_pairs()
     for circuit in random_circuits(merged, 10):
         names = []

@@ -85,7 +85,9 @@ def test_only_what_is_open_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     run = MaskedEngine._run
     monkeypatch.setattr(
-        MaskedEngine, "_run", lambda self, sublayer, x: ran.append(sublayer.index) or run(self, sublayer, x)
+        MaskedEngine,
+        "_run",
+        lambda self, sublayer, x: ran.append(sublayer.index) or run(self, sublayer, x),  # type: ignore[func-returns-value]
     )
 
     def sublayers(*edges: str) -> list[int]:

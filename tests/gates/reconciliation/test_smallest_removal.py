@@ -353,7 +353,7 @@ def test_refusals() -> None:
         "no edge of task 1 goes into the logits": {"keep": [], "remove": [label_gates(empty, empty)]},
     }.items():
         with pytest.raises(GatewiseError, match=message):
-            reconcile(**arguments)
+            reconcile(**arguments)  # type: ignore[arg-type]
 
 
 def test_tested_gates_are_saved_with_the_others(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "_registered", {})
 
 
-class OtherConfig(LlamaConfig):
+class OtherConfig(LlamaConfig):  # type: ignore[misc]
     model_type = "other"
 
 

@@ -319,7 +319,7 @@ def test_sentence_pieces(tmp_path: Path) -> None:
 def test_dtype_and_own_tokenizer(tmp_path: Path) -> None:
     write(tmp_path / "model.gguf", "llama", small("llama"))
     marker = object()
-    model = load_model(tmp_path / "model.gguf", dtype="float64", tokenizer=marker)  # type: ignore[arg-type]
+    model = load_model(tmp_path / "model.gguf", dtype="float64", tokenizer=marker)
     assert model.dtype == torch.float64
     assert model.tokenizer is marker
 

@@ -23,7 +23,7 @@ def test_single_gates(kind: str) -> None:
     without = [[], ["A2->B"], ["A1->B"], ["A1->B", "A2->B"]]
     for removed, expected in zip(without, VALUES[kind], strict=True):
         for ablation in ("patching", "zero"):
-            logits = run_circuit(model, pairs, full - model.graph.circuit(removed), ablation=ablation)  # type: ignore[arg-type]
+            logits = run_circuit(model, pairs, full - model.graph.circuit(removed), ablation=ablation)
             assert logits.tolist() == [[expected, 0.0]]
             assert pairs.logit_diff(logits).tolist() == [expected]
 

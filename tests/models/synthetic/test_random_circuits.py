@@ -12,7 +12,7 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine import run_circuit, run_circuits
 from gatewise.errors import GatewiseError
-from gatewise.models.synthetic.random_circuits import FULL_LOGIT_DIFF, LogicGate, SyntheticModel, random_logic_model
+from gatewise.models.synthetic.random_circuits import FULL_LOGIT_DIFF, LogicGate, SyntheticModel, random_logic_model  # type: ignore[attr-defined]
 
 EXACT: dict[str, Any] = {"dtype": torch.float64, "examples": 1}
 

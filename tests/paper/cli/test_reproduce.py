@@ -87,7 +87,7 @@ def test_all_experiments_small(
         "--repeats",
         "2",
     )
-    arguments += ("--json", "--out", str(tmp_path))
+    arguments += ("--json", "--out", str(tmp_path))  # type: ignore[assignment]
     assert run(monkeypatch, *arguments, "--workers", "2") == 0
     first = json.loads(capsys.readouterr().out)
     assert set(first["experiments"]) == set(EXPERIMENTS) - {"redundancy"}  # which needs a method that ranks all edges

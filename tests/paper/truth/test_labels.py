@@ -81,7 +81,7 @@ def test_logit_diffs_of_combinations_are_those_of_single_runs() -> None:
 def test_thresholds_are_shares_of_the_total_effect() -> None:
     synthetic = random_logic_model(0, dtype=torch.float64)
     assert thresholds(synthetic, "eap", "ns", 0.01)[1] == pytest.approx(0.02)  # the logit difference is 2
-    tau = {d: thresholds(synthetic, "acdc", d, 0.01)[1] for d in ("ns", "dn", "ns+dn")}  # type: ignore[arg-type]
+    tau = {d: thresholds(synthetic, "acdc", d, 0.01)[1] for d in ("ns", "dn", "ns+dn")}
     assert tau["ns+dn"] == pytest.approx(tau["ns"] + tau["dn"])
     pruning = thresholds(synthetic, "edge-pruning", "dn", 0.01)
     assert pruning == (EdgePruning(penalty=tau["dn"], steps=PRUNING_STEPS), 0.5)
