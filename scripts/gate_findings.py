@@ -27,7 +27,7 @@ from torch import Tensor
 
 import gatewise as gw
 from gatewise.engine import Setting
-from gatewise.engine.patching.node_patching import LOGITS, Batches
+from gatewise.engine.patching.node_patching import LOGITS, PatchedBatches
 from gatewise.evaluation import Evaluation
 from gatewise.gates import GateTest, GateTests, add_backups, check_minimal, edge_partners, find_backups, replicate
 from gatewise.gates.testing.gate_test import RESAMPLES
@@ -69,12 +69,12 @@ class Cell:
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor]:
         """Local and downstream part of s_ns - s_dn, and s_ns and s_dn, on the search pairs. [2, edge] each"""
-        found = local_and_downstream(Batches(Setting(self.model, self.task.train)))
+        found = local_and_downstream(PatchedBatches(Setting(self.model, self.task.train)))
         return self.model.graph.vector(found[0]), self.model.graph.vector(found[1])
 
     @cached_property
-    def held_out(self) -> Batches:
-        return Batches(Setting(self.model, self.task.test))
+    def held_out(self) -> PatchedBatches:
+        return PatchedBatches(Setting(self.model, self.task.test))
 
     @cached_property
     def indices(self) -> EdgeIndices:

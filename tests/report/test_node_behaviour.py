@@ -7,7 +7,7 @@ import torch
 from small_models import random_pairs, small_model
 
 import gatewise as gw
-from gatewise.engine.patching.node_patching import Receivers
+from gatewise.engine.patching.node_patching import NodePatching
 from gatewise.engine.setting import Batch, Setting
 from gatewise.report import Report
 from gatewise.report.node_behaviour import shown_nodes
@@ -58,7 +58,7 @@ def test_tokens_are_the_largest_and_effects_are_the_gradient_times_the_change() 
     values = [value for _, value in one.direct["clean"].promoted]
     assert values == sorted(values, reverse=True)
     assert values[0] >= one.direct["clean"].correct >= one.direct["clean"].suppressed[0][1]
-    on = Receivers(Setting(model, pairs), Batch(0, pairs))
+    on = NodePatching(Setting(model, pairs), Batch(0, pairs))
     sender = model.graph.find_sender("m1")
     assert sender is not None
     expected = float((on.gradient(sender) * on.delta[sender]).sum() / on.total_effect.mean())

@@ -60,7 +60,7 @@ class Problem:
     def single_directions(self) -> tuple[Direction, ...]:
         """List the single directions, ns first, that the problem's directions consist of."""
         both: tuple[Direction, ...] = ("ns", "dn")
-        needed = {single for direction in self.directions for single in parts_of(direction)}
+        needed = {single for direction in self.directions for single in single_directions_of(direction)}
         return tuple(single for single in both if single in needed)
 
     def only(self, *directions: SearchDirection) -> Problem:
@@ -87,7 +87,7 @@ class Problem:
         return self if part is None else replace(self, checkpoint=self.checkpoint.part(str(part)))
 
 
-def parts_of(direction: SearchDirection) -> tuple[Direction, ...]:
+def single_directions_of(direction: SearchDirection) -> tuple[Direction, ...]:
     """Return the single directions that a direction consists of: itself, or both."""
     return ("ns", "dn") if direction == "ns+dn" else (direction,)
 
@@ -287,7 +287,7 @@ def ranked(problem: Problem, scores: Mapping[SearchDirection, Tensor]) -> dict[S
 def metric_of_share(setting: Setting, direction: SearchDirection, share: float) -> float:
     """Return this share of the metric's difference between the runs; of both directions the sum, as their scores."""
     clean, corrupted = (setting.value.value(setting.last_logits(side), setting.pairs).mean() for side in SIDES)
-    return share * abs(float(clean - corrupted)) * len(parts_of(direction))
+    return share * abs(float(clean - corrupted)) * len(single_directions_of(direction))
 
 
 def kl_of_share(setting: Setting, direction: SearchDirection, share: float) -> float:
@@ -295,4 +295,4 @@ def kl_of_share(setting: Setting, direction: SearchDirection, share: float) -> f
     clean, corrupted = (log_probabilities(setting.last_logits(side)) for side in SIDES)
     between = {"ns": kl_divergence(clean, corrupted), "dn": kl_divergence(corrupted, clean)}
     # KL is quadratic near its reference: half of the difference costs a quarter of the KL.
-    return share**2 * sum(float(between[single].mean()) for single in parts_of(direction))
+    return share**2 * sum(float(between[single].mean()) for single in single_directions_of(direction))

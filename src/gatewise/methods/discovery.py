@@ -13,7 +13,7 @@ from gatewise.compute import Compute, current_compute
 from gatewise.engine.runs.activations import Ablation
 from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods.base import SEARCH_DIRECTIONS, Finding, Method, Problem, SearchDirection, parts_of
+from gatewise.methods.base import SEARCH_DIRECTIONS, Finding, Method, Problem, SearchDirection, single_directions_of
 from gatewise.methods.parallel import searches
 from gatewise.methods.provenance import ingredients, provenance, storable
 from gatewise.methods.registry import find_method
@@ -181,7 +181,7 @@ def check_problem(problem: Problem, method: Method) -> None:
     for direction in problem.directions:
         if direction not in SEARCH_DIRECTIONS:
             raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {direction!r}.")
-        for single in parts_of(direction):
+        for single in single_directions_of(direction):
             problem.setting.check_direction(single)
     if not problem.directions:
         raise GatewiseError("no direction was given; expected 'ns', 'dn' or 'ns+dn', or several of them.")

@@ -22,7 +22,16 @@ from gatewise.engine.runs.counting import GRAIN, Counter
 from gatewise.engine.runs.memory import give_back
 from gatewise.engine.setting import Batch, Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.base import Findings, Method, Problem, SearchDirection, Work, metric_of_share, parts_of, ranked
+from gatewise.methods.base import (
+    Findings,
+    Method,
+    Problem,
+    SearchDirection,
+    Work,
+    metric_of_share,
+    ranked,
+    single_directions_of,
+)
 from gatewise.progress import progress_bar
 
 BLOCKS = 32  # of micro-batches that are summed apart: as many as may be computed in different places
@@ -123,7 +132,7 @@ class Eap(_LinearEstimate):
         means = dict(zip(problem.single_directions, mean_scores(problem, outcomes), strict=True))
         scores: dict[SearchDirection, Tensor] = {}
         for direction in problem.directions:
-            estimates = torch.stack([means[single] for single in parts_of(direction)])
+            estimates = torch.stack([means[single] for single in single_directions_of(direction)])
             scores[direction] = combined(estimates, self.combine)
         return ranked(problem, scores)
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gatewise.engine.patching.node_patching import Receivers
+from gatewise.engine.patching.node_patching import NodePatching
 from gatewise.engine.runs.activations import bases
 from gatewise.engine.setting import SIDES, Batch, Setting, SideName
 from gatewise.evaluation.prompts import token_texts
@@ -92,7 +92,7 @@ def shown_nodes(model: Model, pairs: Pairs, nodes: Sequence[str]) -> ShownNodes:
     senders = [sender for name in nodes if (sender := model.graph.find_sender(name)) is not None]
     setting = Setting(model, pairs)
     singles = [pairs[i : i + 1] for i in range(len(pairs))]  # one by one: no padding
-    runs = [Receivers(setting, Batch(i, pair)) for i, pair in enumerate(singles)]
+    runs = [NodePatching(setting, Batch(i, pair)) for i, pair in enumerate(singles)]
     total = torch.stack([run.total_effect.mean() for run in runs]).mean()
     effects, behaviours = [], []
     for run, pair in zip(runs, singles, strict=True):
@@ -112,7 +112,7 @@ def _prompt(model: Model, pair: Pairs) -> ShownPrompt:
     return ShownPrompt(*(token_texts(model, row[row >= 0]) for row in tokens))
 
 
-def _on_prompt(on: Receivers, pair: Pairs, senders: Sequence[int], total: Tensor) -> tuple[Tensor, list[OnPrompt]]:
+def _on_prompt(on: NodePatching, pair: Pairs, senders: Sequence[int], total: Tensor) -> tuple[Tensor, list[OnPrompt]]:
     """Effects by position [node, window] and everything else, of one pair."""
     start = on.layout.start
     gradients = torch.stack([on.gradient(sender)[0] for sender in senders])
@@ -131,7 +131,7 @@ def _on_prompt(on: Receivers, pair: Pairs, senders: Sequence[int], total: Tensor
     return effects, behaviours
 
 
-def _patterns(on: Receivers, sublayers: set[int]) -> dict[int, dict[SideName, Tensor]]:
+def _patterns(on: NodePatching, sublayers: set[int]) -> dict[int, dict[SideName, Tensor]]:
     """Attention weights of all heads of these sublayers, by sublayer and side. [head, window, column]"""
     patterns: dict[int, dict[SideName, Tensor]] = {}
     for index in sorted(sublayers):
@@ -165,7 +165,7 @@ def _sparse(values: Tensor, least: float, first: int = 0) -> Sparse:
     return tuple((first + i, float(values[i])) for i in order if abs(float(values[i])) >= least)
 
 
-def _direct(on: Receivers, pair: Pairs, senders: Sequence[int], side: SideName) -> list[DirectEffect]:
+def _direct(on: NodePatching, pair: Pairs, senders: Sequence[int], side: SideName) -> list[DirectEffect]:
     """What nodes write at the answer position of one side, as logits above the mean of the vocabulary."""
     model, norm = on.model, on.model.final_norm
     run = on.runs.clean if side == "clean" else on.runs.corrupted

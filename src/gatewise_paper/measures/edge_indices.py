@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
-from gatewise.engine.patching.node_patching import LOGITS, Receivers
+from gatewise.engine.patching.node_patching import LOGITS, NodePatching
 from gatewise.engine.setting import Data
 from gatewise.gates.testing.harsanyi import gate_index
 from gatewise.gates.testing.measurement import gate_batches
@@ -69,7 +69,7 @@ def edge_indices(model: Model, data: Data, of: Circuit, *, compute: Compute | No
     return EdgeIndices(tuple(of.indices), torch.cat(effects, dim=-1), torch.cat(totals))
 
 
-def _single_effects(receivers: Receivers, node: int, edges: Tensor) -> Tensor:
+def _single_effects(receivers: NodePatching, node: int, edges: Tensor) -> Tensor:
     """Ns and Dn effects of each edge of a mask [port of the node, sender] on one batch. [2, edge, example]"""
     into, single = receivers.in_circuit[list(receivers.graph.ports_of(node))], single_edges(edges)
     count = len(single)

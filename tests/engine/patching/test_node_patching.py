@@ -7,7 +7,7 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.engine.forward.dense import DenseEngine
-from gatewise.engine.patching.node_patching import Batches
+from gatewise.engine.patching.node_patching import PatchedBatches
 from gatewise.engine.running import dense_mask
 from gatewise.engine.setting import Setting
 
@@ -18,7 +18,7 @@ def test_nodes_that_put_out_what_they_are_told(architecture: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
     setting, graph = Setting(model, random_pairs(lengths=(7, 5, 6))), model.graph
     (batch,) = setting.batches(gradient=True)
-    (receivers,) = Batches(setting)
+    (receivers,) = PatchedBatches(setting)
     off = ("a0.h1", "m0", "a1.h2")
     corrupted = {node: receivers.runs.corrupted.outputs[node] for node in map(graph.senders.index, off)}
     found = receivers.run_with(corrupted)

@@ -14,7 +14,7 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.engine.forward.dense import DenseEngine
-from gatewise.engine.patching.node_patching import LOGITS, Batches
+from gatewise.engine.patching.node_patching import LOGITS, PatchedBatches
 from gatewise.engine.running import dense_mask
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
@@ -99,7 +99,7 @@ def test_a_program_of_one_receiver_is_exact_by_reader(architecture: str) -> None
     graph, setting = model.graph, Setting(model, pairs)
     ports = {kind: f"<{kind}>" for kind in "qkv"}
     gates = [read_candidate(graph, "a0.h1", ports, "group"), candidate_of_masks(graph, LOGITS, {})]
-    program = compose(Batches(setting), gates, floor=0.0).by_reader
+    program = compose(PatchedBatches(setting), gates, floor=0.0).by_reader
     on = torch.tensor(list(itertools.product((False, True), repeat=3)))
     engine = DenseEngine(model, setting.intervention(setting.batches()[0]))
     gone = [[f"a0.h1<{kind}>" for kind, stays in zip("qkv", row, strict=True) if not stays] for row in on.tolist()]

@@ -10,7 +10,7 @@ from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.attribution import Attribution
-from gatewise.engine.patching.node_patching import Batches
+from gatewise.engine.patching.node_patching import PatchedBatches
 from gatewise.engine.setting import Setting
 from gatewise.gates.testing.partners import edge_partners, local_and_downstream
 from gatewise.models.synthetic.gate_kinds import synthetic_receiver
@@ -22,7 +22,7 @@ PAIRS = random_pairs(lengths=(6, 4) * 4)
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_parts_sum_to_the_difference_of_scores_which_are_those_of_eap(architecture: str) -> None:
     model = small_model(architecture, dtype=torch.float64)
-    on = Batches(Setting(model, PAIRS, memory=400_000))
+    on = PatchedBatches(Setting(model, PAIRS, memory=400_000))
     arising, scores = local_and_downstream(on)
     torch.testing.assert_close(arising.sum(dim=0), scores[0] - scores[1], atol=1e-9, rtol=0)
     total = sum(float(receivers.total_effect.sum()) for receivers in on)

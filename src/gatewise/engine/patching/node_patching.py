@@ -1,7 +1,7 @@
 """Patching one node: what it puts out when some of its edges carry clean outputs and the others corrupted ones.
 
-`Receivers` holds both runs of a batch under a circuit H (default: the whole model). Any set of edges into any ports of
-one node can be clean: only that node is computed, for many sets (rows) at once. What it puts out is valued along
+`NodePatching` holds both runs of a batch under a circuit H (default: the whole model). Any set of edges into any ports
+of one node can be clean: only that node is computed, for many sets (rows) at once. What it puts out is valued along
 
     gbar = mean over the two runs of  d logit difference / d(output of the node)
 
@@ -39,7 +39,7 @@ Side = SideName
 _SIDES: tuple[Side, ...] = ("corrupted", "clean")  # so that False and True, whether siblings are clean, select one
 
 
-class Receivers:
+class NodePatching:
     """Both runs of one batch, and every node's output under any choice of its clean edges."""
 
     def __init__(self, setting: Setting, batch: Batch, circuit: Circuit | None = None) -> None:
@@ -304,18 +304,18 @@ class Receivers:
         return self._gathered[index]
 
 
-class Batches:
+class PatchedBatches:
     """The receivers of all pairs, batch by batch, kept for the next round if all of them fit half of the budget."""
 
     def __init__(self, setting: Setting, circuit: Circuit | None = None) -> None:
         self.setting, self.model, self.circuit = setting, setting.model, circuit
         needed = len(setting) * bytes_per_example(setting.model, window_of(setting.pairs), gradient=True)
         self._fits = 2 * needed <= setting.memory
-        self._cached: dict[int, Receivers] = {}  # by the first example of their batch
+        self._cached: dict[int, NodePatching] = {}  # by the first example of their batch
 
-    def __iter__(self) -> Iterator[Receivers]:
+    def __iter__(self) -> Iterator[NodePatching]:
         for batch in self.setting.batches(gradient=True):
-            receivers = self._cached.get(batch.first) or Receivers(self.setting, batch, self.circuit)
+            receivers = self._cached.get(batch.first) or NodePatching(self.setting, batch, self.circuit)
             if self._fits:
                 self._cached[batch.first] = receivers
             yield receivers

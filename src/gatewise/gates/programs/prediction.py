@@ -32,7 +32,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.metrics import residual_values
-from gatewise.engine.patching.node_patching import LOGITS, Batches
+from gatewise.engine.patching.node_patching import LOGITS, PatchedBatches
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.programs.program import Program, compose
@@ -196,7 +196,7 @@ def predict(
         GatewiseError: Unknown receivers or groups, fewer subsets than asked for, or too few pairs.
     """
     search, held_out = search_and_held_out(model, data, test, compute=compute)
-    graph, batches = search.graph, Batches(search)
+    graph, batches = search.graph, PatchedBatches(search)
     candidates = _strongest_heads(batches, receivers) if gates is None else _read_gates(graph, gates)
     candidates.sort(key=lambda candidate: candidate.node % (len(graph.senders) + 1))  # graph order; LOGITS, -1, is last
     switches = _switches(graph, candidates)
@@ -233,7 +233,7 @@ def predict(
     return Prediction(program.switches, unseen, runs.normalised, predicted, tuple(scores), ceiling, program, sizes)
 
 
-def _strongest_heads(batches: Batches, count: int) -> list[Candidate]:
+def _strongest_heads(batches: PatchedBatches, count: int) -> list[Candidate]:
     """Ports as groups, of the heads with the largest effect of any set of ports on the search pairs."""
     graph = batches.model.graph
     heads = [node for node, ports in enumerate(graph.ports_of_sender) if len(ports) > 1]

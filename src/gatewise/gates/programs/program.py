@@ -33,7 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gatewise.engine.patching.node_patching import LOGITS, Batches, Receivers
+from gatewise.engine.patching.node_patching import LOGITS, NodePatching, PatchedBatches
 from gatewise.gates.testing.candidates import REST, Candidate
 from gatewise.gates.testing.gate_test import FLOOR
 from gatewise.gates.testing.harsanyi import interactions, membership
@@ -141,12 +141,12 @@ class Programs(NamedTuple):
     by_reader: Program
 
 
-def compose(batches: Batches, candidates: Sequence[Candidate], *, floor: float = FLOOR) -> Programs:
+def compose(batches: PatchedBatches, candidates: Sequence[Candidate], *, floor: float = FLOOR) -> Programs:
     """Compose gates of the whole model to programs.
 
     Args:
         batches: The pairs on which everything is measured.
-        candidates: Receivers with their groups, in the order of the graph, `logits` the last.
+        candidates: NodePatching with their groups, in the order of the graph, `logits` the last.
         floor: Terms that move the effect of a receiver by less, as a normalised effect, are left out.
 
     Returns:
@@ -226,7 +226,7 @@ def _nearest_sum(table: Tensor) -> Tensor:
     return fitted - fitted[0]
 
 
-def _measure(batches: Batches, receivers: Sequence[_Receiver]) -> tuple[list[Tensor], _Levels]:
+def _measure(batches: PatchedBatches, receivers: Sequence[_Receiver]) -> tuple[list[Tensor], _Levels]:
     """Normalised effects of all sets of every receiver [set], and the levels that each gives to later ones."""
     total, sums = 0.0, dict[tuple[int, ...], Tensor]()
     for batch in batches:
@@ -248,7 +248,7 @@ def _measure(batches: Batches, receivers: Sequence[_Receiver]) -> tuple[list[Ten
 
 
 @torch.no_grad()
-def _batch_effects(batch: Receivers, receivers: Sequence[_Receiver]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+def _batch_effects(batch: NodePatching, receivers: Sequence[_Receiver]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
     """Effects on one batch, summed over its pairs, by what they are about.
 
     (b,) -> of receiver b with each set of its operands clean [set]
@@ -285,14 +285,14 @@ def _carried(receiver: _Receiver, delta: Tensor) -> Tensor:
     return sums.reshape(*receiver.masks.shape[:2], *delta.shape[1:])
 
 
-def _effect(batch: Receivers, receiver: _Receiver, rows: Tensor, carried: Tensor) -> Tensor:
+def _effect(batch: NodePatching, receiver: _Receiver, rows: Tensor, carried: Tensor) -> Tensor:
     """Effect of the receiver if it reads these of what is carried. rows: [row, carried] -> [row] in float64"""
     index = -1 if receiver.node == LOGITS else batch.graph.sublayer_of_sender[receiver.node] - 1
     inputs = batch.base[index] + torch.tensordot(rows.to(carried), carried, dims=1).movedim(1, 0)
     return batch.worth(receiver.node, list(inputs), torch.ones(len(rows), dtype=torch.bool)).sum(dim=-1).cpu()
 
 
-def _outputs(batch: Receivers, receiver: _Receiver) -> list[dict[int, Tensor]]:
+def _outputs(batch: NodePatching, receiver: _Receiver) -> list[dict[int, Tensor]]:
     """What the receiver, and those that a norm couples with it, write with each set clean, by sender."""
     clean = (membership(len(receiver.operands))[:, :, None, None] & receiver.masks).any(dim=1)
     written = batch.outputs(receiver.node, clean, torch.ones(len(clean), dtype=torch.bool))

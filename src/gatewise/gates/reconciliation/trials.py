@@ -17,7 +17,7 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
-from gatewise.engine.patching.node_patching import Receivers
+from gatewise.engine.patching.node_patching import NodePatching
 from gatewise.engine.running import run_circuit
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
@@ -225,8 +225,8 @@ def _effects(setting: Setting, circuit: Circuit | None = None) -> dict[str, floa
     senders = range(len(setting.graph.senders))
     effects = torch.zeros(len(senders) + 1, dtype=torch.float64)
     for batch in setting.batches(gradient=True):
-        whole = Receivers(setting, batch)
-        changed = whole if circuit is None else Receivers(setting, batch, circuit)
+        whole = NodePatching(setting, batch)
+        changed = whole if circuit is None else NodePatching(setting, batch, circuit)
         of_senders = [float((whole.gradient(i) * changed.delta[i]).sum(dtype=torch.float64)) for i in senders]
         effects += torch.tensor([*of_senders, float(changed.total_effect.sum())])
     return dict(zip(setting.graph.nodes, effects.tolist(), strict=True))

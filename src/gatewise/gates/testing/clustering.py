@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gatewise.engine.patching.node_patching import Batches
+from gatewise.engine.patching.node_patching import PatchedBatches
 from gatewise.gates.testing.candidates import MOST_GROUPS, edges_into
 from gatewise.gates.testing.partners import draw_orders, exact_partners, sender_masks, single_edges
 
@@ -25,7 +25,7 @@ _ROUNDING = 1e-4  # normalised effect below which nothing is looked at
 _ORDERS = 2
 
 
-def cluster_by_partners(batches: Batches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor]:
+def cluster_by_partners(batches: PatchedBatches, node: int, edges: Tensor, seed: int = 0) -> list[Tensor]:
     """Put edges of a receiver into up to four groups by their partners, the group with the largest effects first.
 
     Edges that are all alike, as those of a threshold or a saturating sum, are dealt out to three groups (few to one

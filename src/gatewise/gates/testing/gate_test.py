@@ -33,7 +33,7 @@ from torch import Tensor
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.display import card
-from gatewise.engine.patching.node_patching import Batches, Side
+from gatewise.engine.patching.node_patching import PatchedBatches, Side
 from gatewise.engine.setting import Data, Setting
 from gatewise.gates.labels import GroupGate
 from gatewise.gates.testing import harsanyi
@@ -392,12 +392,12 @@ def run_gate_tests(
     candidates = [read_candidate(setting.graph, receiver, groups, rest, circuit) for receiver, groups in gates]
     if not candidates:
         return []
-    batches = Batches(setting, circuit)
+    batches = PatchedBatches(setting, circuit)
     tests = measure_candidates(batches, candidates)
     return confirm_tests(batches, candidates, tests) if confirm else tests
 
 
-def measure_candidates(batches: Batches, candidates: Sequence[Candidate]) -> list[GateTest]:
+def measure_candidates(batches: PatchedBatches, candidates: Sequence[Candidate]) -> list[GateTest]:
     """Measure the tables of candidates, each in its own context."""
     tables, total = measure_tables(batches, candidates)
     return [
@@ -406,7 +406,9 @@ def measure_candidates(batches: Batches, candidates: Sequence[Candidate]) -> lis
     ]
 
 
-def confirm_tests(batches: Batches, candidates: Sequence[Candidate], tests: Sequence[GateTest]) -> list[GateTest]:
+def confirm_tests(
+    batches: PatchedBatches, candidates: Sequence[Candidate], tests: Sequence[GateTest]
+) -> list[GateTest]:
     """Measure the strongest interaction of each test on the logit difference of the whole model."""
     parts: list[list[Tensor]] = [[] for _ in tests]
     for receivers in batches:

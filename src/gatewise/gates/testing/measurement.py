@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
-from gatewise.engine.patching.node_patching import LOGITS, Batches, Receivers, Side
+from gatewise.engine.patching.node_patching import LOGITS, NodePatching, PatchedBatches, Side
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gates.testing.candidates import Candidate
@@ -54,9 +54,9 @@ def gate_setting(
 
 def gate_batches(
     model: Model, data: Data, circuit: Circuit | None = None, *, compute: Compute | None = None
-) -> Batches:
+) -> PatchedBatches:
     """The receivers of a circuit or of the whole model on these pairs, checked by `gate_setting`."""
-    return Batches(gate_setting(model, data, circuit, compute=compute), circuit)
+    return PatchedBatches(gate_setting(model, data, circuit, compute=compute), circuit)
 
 
 def search_and_held_out(
@@ -87,7 +87,7 @@ def check_total_effect(total: Tensor) -> Tensor:
 
 
 def measure_tables(
-    batches: Batches, candidates: Sequence[Candidate], sets: Sequence[int] | None = None, *, check: bool = True
+    batches: PatchedBatches, candidates: Sequence[Candidate], sets: Sequence[int] | None = None, *, check: bool = True
 ) -> tuple[list[Tensor], Tensor]:
     """Effects of sets of groups and rest of each candidate, and the total effect; both per pair, not normalised.
 
@@ -118,7 +118,7 @@ def measure_tables(
     return [torch.cat(of_batches, dim=-1) for of_batches in parts], check_total_effect(total) if check else total
 
 
-def end_to_end_interaction(receivers: Receivers, candidate: Candidate, members: Sequence[int]) -> Tensor:
+def end_to_end_interaction(receivers: NodePatching, candidate: Candidate, members: Sequence[int]) -> Tensor:
     """Interaction of some operands on the true logit difference, with the receiver's output put into the whole model.
 
     The same alternating sum over subsets as at the receiver, for each side that the rest of the model may be on.

@@ -22,7 +22,7 @@ import torch
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
-from gatewise.engine.patching.node_patching import Batches
+from gatewise.engine.patching.node_patching import PatchedBatches
 from gatewise.engine.setting import Data
 from gatewise.gate_types import TestedLabel
 from gatewise.gates.testing.candidates import Candidate, candidate_of_masks
@@ -56,7 +56,7 @@ def test_edge_pairs(
     setting = gate_setting(model, data, circuit, fewest=1, compute=compute)
     setting.check_circuits([] if of is None else [of])
     candidates = list(_pairs_of_edges(setting.graph, circuit, circuit if of is None else circuit & of))
-    tables, total = measure_tables(Batches(setting, circuit), candidates, check=False)
+    tables, total = measure_tables(PatchedBatches(setting, circuit), candidates, check=False)
     if not has_effect(total):
         return []
     return [

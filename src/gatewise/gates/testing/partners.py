@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
-from gatewise.engine.patching.node_patching import Batches
+from gatewise.engine.patching.node_patching import PatchedBatches
 from gatewise.engine.setting import Data
 from gatewise.gates.testing.candidates import read_candidate
 from gatewise.gates.testing.gate_test import measure_candidates
@@ -112,7 +112,7 @@ def edge_partners(
     )
 
 
-def local_and_downstream(batches: Batches) -> tuple[Tensor, Tensor]:
+def local_and_downstream(batches: PatchedBatches) -> tuple[Tensor, Tensor]:
     """Local and downstream part of s_ns - s_dn of every edge; and s_ns and s_dn. [2, port, sender] each"""
     parts, total = [], 0.0
     for receivers in batches:
@@ -149,7 +149,7 @@ def sender_masks(edges: Tensor, senders: Sequence[int], *, others: bool = False)
 
 
 def exact_partners(
-    batches: Batches, node: int, movers: Tensor, edges: Tensor, orders: Sequence[Sequence[int]]
+    batches: PatchedBatches, node: int, movers: Tensor, edges: Tensor, orders: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor]:
     """P and Q, exact: how the effect of edges changes as each mover becomes clean, mean over orders.
 
@@ -181,7 +181,7 @@ def exact_partners(
 
 
 def gradient_partners(
-    batches: Batches, node: int, movers: Tensor, senders: Sequence[int], orders: Sequence[Sequence[int]]
+    batches: PatchedBatches, node: int, movers: Tensor, senders: Sequence[int], orders: Sequence[Sequence[int]]
 ) -> Tensor:
     """P by gradient: how the slopes of edges of these senders change. -> [port, edge's sender, mover]"""
     signed = torch.zeros(movers.shape[1], len(senders), len(movers), dtype=torch.float64)

@@ -2,7 +2,7 @@
 
 `test_gates` goes three steps:
 
-1. Candidates, on the search pairs. Receivers are looked at in two ways: the ports of a head as groups, and groups of
+1. Candidates, on the search pairs. NodePatching are looked at in two ways: the ports of a head as groups, and groups of
    the strongest edges that have the same partners (`clustering`; heads, MLPs and logits). Of each way the receivers
    with the largest interactions are taken.
 2. Tests, on held-out pairs: the table of each candidate, and the p-value of all its interactions being 0. Significant
@@ -23,7 +23,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.compute import Compute
 from gatewise.display import SHOWN, card
-from gatewise.engine.patching.node_patching import LOGITS, Batches
+from gatewise.engine.patching.node_patching import LOGITS, PatchedBatches
 from gatewise.engine.setting import Data
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GateType
@@ -121,8 +121,8 @@ def test_gates(
     unknown = [grouping for grouping in groupings if grouping not in GROUPINGS]
     if unknown or not groupings:
         raise GatewiseError(f"groupings are {', '.join(GROUPINGS)}; got {', '.join(unknown) or 'none'}.")
-    candidates, looked_at = _find_candidates(Batches(search, circuit), of, groupings, most, seed)
-    return _test(Batches(held_out, circuit), candidates, looked_at, len(candidates) if confirm else 0)
+    candidates, looked_at = _find_candidates(PatchedBatches(search, circuit), of, groupings, most, seed)
+    return _test(PatchedBatches(held_out, circuit), candidates, looked_at, len(candidates) if confirm else 0)
 
 
 test_gates.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
@@ -167,7 +167,7 @@ def test_receivers(
 test_receivers.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
 
 
-def _test(batches: Batches, candidates: Sequence[Candidate], looked_at: int, confirm: int) -> GateTests:
+def _test(batches: PatchedBatches, candidates: Sequence[Candidate], looked_at: int, confirm: int) -> GateTests:
     """Test candidates, mark the significant ones, and confirm the first few of those."""
     if not candidates:
         return GateTests((), looked_at)
@@ -186,7 +186,7 @@ def _test(batches: Batches, candidates: Sequence[Candidate], looked_at: int, con
 
 
 def _find_candidates(
-    batches: Batches, of: Circuit | None, groupings: Sequence[GroupsBy], most: int, seed: int
+    batches: PatchedBatches, of: Circuit | None, groupings: Sequence[GroupsBy], most: int, seed: int
 ) -> tuple[list[Candidate], int]:
     """Gates worth testing, by what the search pairs show, and how many receivers were looked at."""
     graph, circuit = batches.model.graph, batches.circuit
@@ -220,7 +220,7 @@ def _groups_by_direction(gates: Gates, node: int) -> dict[str, Tensor]:
 
 
 def _groups_by_partners(
-    batches: Batches, edges: Mapping[int, Tensor], most: int, seed: int
+    batches: PatchedBatches, edges: Mapping[int, Tensor], most: int, seed: int
 ) -> dict[int, dict[str, Tensor]]:
     """Groups of edges with the same partners, at the receivers in which Ns and Dn scores come to differ most."""
     graph = batches.model.graph
@@ -239,7 +239,9 @@ def _groups_by_partners(
     return groups
 
 
-def _strongest_candidates(batches: Batches, groups: Mapping[int, Mapping[str, Tensor]], most: int) -> list[Candidate]:
+def _strongest_candidates(
+    batches: PatchedBatches, groups: Mapping[int, Mapping[str, Tensor]], most: int
+) -> list[Candidate]:
     """The gates with the strongest interactions on the search pairs, each in the context in which it is stronger."""
     graph = batches.model.graph
     several = {node: masks for node, masks in groups.items() if len(masks) > 1}

@@ -32,7 +32,7 @@ from gatewise.engine.runs.activations import Direction
 from gatewise.engine.runs.counting import GRAIN, Counter
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share, parts_of
+from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share, single_directions_of
 from gatewise.methods.edge_pruning.hard_concrete import expected_mask
 from gatewise.methods.edge_pruning.objective import Objective, bytes_of
 from gatewise.methods.edge_pruning.training import Goal, Training, open_edges, train
@@ -167,7 +167,7 @@ class EdgePruning(Method):
         sizes = {self._trained_size(size, problem, direction) for size in problem.sizes.get(direction, ())} or {None}
         falling = sorted((size for size in sizes if size is not None), reverse=True)
         ordered = (*([None] if None in sizes else []), *falling)
-        singles = parts_of(direction)
+        singles = single_directions_of(direction)
         objectives = [(single,) for single in singles] if self.combine == "mean" else [singles]
         return [Series(directions, ordered) for directions in objectives]
 
