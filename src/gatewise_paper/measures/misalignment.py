@@ -55,7 +55,7 @@ class Sampling:
     For each of `samples`: K is a uniformly random set of `share` of the type's edges (rounded, at least one). Then
     `draws` times, with replacement: (i, j) uniformly among all ordered pairs of the type's edges into one receiver, and
     (i*, j*) independently, uniformly among those that K left. OR's first term takes the i of (i, j) and the i* of
-    (i*, j*). A K that leaves no pair gives no score and is counted as skipped. NodePatching are ports, or nodes if the
+    (i*, j*). A K that leaves no pair gives no score and is counted as skipped. Receivers are ports, or nodes if the
     gates are grouped so.
     """
 

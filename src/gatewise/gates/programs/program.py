@@ -146,7 +146,7 @@ def compose(batches: PatchedBatches, candidates: Sequence[Candidate], *, floor: 
 
     Args:
         batches: The pairs on which everything is measured.
-        candidates: NodePatching with their groups, in the order of the graph, `logits` the last.
+        candidates: Receivers with their groups, in the order of the graph, `logits` the last.
         floor: Terms that move the effect of a receiver by less, as a normalised effect, are left out.
 
     Returns:

@@ -175,7 +175,7 @@ class TaskFormula:
         return f" {GATE_SIGNS.get(term.kind, '')} ".join(self.sender[edge] for edge in term.edges)
 
     def _build(self, gates: Gates, by: LabelsBy) -> dict[str, Receiver]:
-        """NodePatching from the input to the output, of those that lead to the logits."""
+        """Receivers from the input to the output, of those that lead to the logits."""
         weights = _edge_weights(gates)
         inputs = _labelled_inputs(gates, weights) if by == "split" else _single_edges(gates, weights)
         tested = {gate.receiver: gate for gate in reversed(gates.tested)} if by == "tested" else {}

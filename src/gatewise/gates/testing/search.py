@@ -2,7 +2,7 @@
 
 `test_gates` goes three steps:
 
-1. Candidates, on the search pairs. NodePatching are looked at in two ways: the ports of a head as groups, and groups of
+1. Candidates, on the search pairs. Receivers are looked at in two ways: the ports of a head as groups, and groups of
    the strongest edges that have the same partners (`clustering`; heads, MLPs and logits). Of each way the receivers
    with the largest interactions are taken.
 2. Tests, on held-out pairs: the table of each candidate, and the p-value of all its interactions being 0. Significant
