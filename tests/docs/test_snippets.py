@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from pathlib import Path
 from pkgutil import resolve_name
@@ -38,3 +40,13 @@ def test_the_reference_says_what_gw_has_and_what_its_modules_have() -> None:
         assert resolve_name(name) is getattr(gw, name.rpartition(".")[2]), name
     for name in others:
         assert resolve_name(name).__module__ == name.rpartition(".")[0], name
+
+
+def test_every_public_function_has_an_executed_example() -> None:
+    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+    code = "".join(block for page in pages for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    notebook = json.loads((DOCS / "example.ipynb").read_text(encoding="utf-8"))
+    code += "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
+    reference = re.findall(r"^::: (gatewise\S+)$", (DOCS / "api.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    functions = [name.rpartition(".")[2] for name in reference if inspect.isfunction(resolve_name(name))]
+    assert [name for name in functions if not re.search(rf"\b{name}\(", code)] == []
