@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from interrupted_searches import SEARCHES, StoppedError, found, same, stopped_after
+from small_models import random_pairs, small_model
 
 from gatewise import files
 from gatewise.compute import Compute
 from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.methods import EdgePruning, discover_all
 from gatewise.store import Store, checkpoints
 from gatewise.store.checkpoints import Checkpoint
 
@@ -176,3 +178,15 @@ def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
         found("edge-pruning threshold", seed=1, compute=Compute(store=tmp_path))
     for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
+
+
+def test_no_state_of_several_directions_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a kill between storing the directions' circuits and removing the state of their common search."""
+    model, pairs, compute = small_model("gpt2"), random_pairs(), Compute(store=tmp_path)
+    method = EdgePruning(steps=25)
+    with monkeypatch.context() as killed:
+        killed.setattr(Checkpoint, "clear", lambda self: None)
+        discover_all(model, pairs, method, ("ns", "dn"), sizes=[20], compute=compute)
+    assert list(tmp_path.glob("*/*.checkpoint"))
+    discover_all(model, pairs, method, ("ns", "dn"), sizes=[20], compute=compute)
+    assert not list(tmp_path.glob("*/*.checkpoint"))

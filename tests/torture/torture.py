@@ -219,7 +219,7 @@ def results(folder: Path) -> dict[str, Any]:
                 (c.mask.tolist(), None if c.scores is None else _bits(c.scores), repr(c.provenance.get("notes")))
                 for c in circuits
             ]
-        else:
+        elif entry.kind == "json":  # what else is left over is litter
             found[entry.key] = repr(entry.content["value"]["rows"])  # type: ignore[assignment]
     for table in folder.glob("table.*"):
         found[table.name] = table.read_bytes()  # type: ignore[assignment]

@@ -217,6 +217,10 @@ def _find_circuits(problem: Problem, method: Method, compute: Compute) -> dict[S
             lambda missing: _search(problem.only(*missing), method, store, workers),
             CIRCUITS,
         )
+        if store is not None and method.together and len(problem.directions) > 1:
+            # A search that was killed while it stored its directions one by one has left the state of all behind.
+            for checkpoint in _checkpoints(_with_checkpoint(problem, method, store), method):
+                checkpoint.clear()
     circuits = {direction: tuple(recalled[direction]) for direction in problem.directions}
     _warn_of_useless(circuits, problem.threshold)
     return circuits
@@ -229,15 +233,23 @@ def _search(
     problem.setting.check_finite_outputs()  # what is stored was sound when it was found
     groups = [problem] if method.together else [problem.only(direction) for direction in problem.directions]
     if store is not None:
-        keys = [store.key(ingredients(group, method), CIRCUITS) for group in groups]
-        groups = [replace(group, checkpoint=store.checkpoint(key)) for group, key in zip(groups, keys, strict=True)]
+        groups = [_with_checkpoint(group, method, store) for group in groups]
     for group, findings, times in searches(groups, method, workers):
         circuits: dict[SearchDirection, list[Circuit]] = {}
         for direction in group.directions:
             record = provenance(group, direction, method, times)
             circuits[direction] = [_circuit(finding, group, record) for finding in findings[direction]]
-        parts = method.parts(group) if method.saves_parts else ()
-        yield circuits, [group.checkpoint, *(group.for_part(part).checkpoint for part in parts)]
+        yield circuits, _checkpoints(group, method)
+
+
+def _with_checkpoint(problem: Problem, method: Method, store: Store) -> Problem:
+    return replace(problem, checkpoint=store.checkpoint(store.key(ingredients(problem, method), CIRCUITS)))
+
+
+def _checkpoints(problem: Problem, method: Method) -> list[Checkpoint]:
+    """Those of a search and of the parts of it that workers do."""
+    parts = method.parts(problem) if method.saves_parts else ()
+    return [problem.checkpoint, *(problem.for_part(part).checkpoint for part in parts)]
 
 
 def _circuit(finding: Finding, problem: Problem, record: Mapping[str, Any]) -> Circuit:
