@@ -96,16 +96,11 @@ def adapt(
     compared_at: lengths of prompts at which it is known to give transformers' logits.
     """
     kind = getattr(getattr(hf, "config", None), "model_type", type(hf).__name__)
-    adapters = supported_architectures()
-    if kind not in adapters:
-        raise GatewiseError(
-            f"the architecture {kind!r} is not supported; supported are {', '.join(adapters)}. "
-            f"docs/own-model.md shows how to register one."
-        )
+    adapter = adapter_for(kind)
     hf.eval().requires_grad_(False)
     if kind not in _registered:
         check_keys(hf.config)
-    parts = adapters[kind](hf)
+    parts = adapter(hf)
     sublayers = tuple(sublayer for layer in parts.layers for sublayer in layer)
     n_heads = parts.layers[0][0].n_heads
     model = Model(
@@ -125,6 +120,27 @@ def adapt(
     model.compared_at.update(compared_at)
     check_short_prompt(model)
     return model
+
+
+def adapter_for(kind: str) -> Adapter:
+    """Return the adapter of an architecture.
+
+    Args:
+        kind: The `model_type` of a config.
+
+    Returns:
+        The adapter, ours or one that was registered.
+
+    Raises:
+        GatewiseError: There is none.
+    """
+    adapters = supported_architectures()
+    if kind not in adapters:
+        raise GatewiseError(
+            f"the architecture {kind!r} is not supported; supported are {', '.join(adapters)}. "
+            f"docs/own-model.md shows how to register one."
+        )
+    return adapters[kind]
 
 
 def adapter_of(hf: Any) -> Adapter | None:

@@ -1,4 +1,4 @@
-"""Every architecture with every unusual key of its config class: transformers' logits, or an error, and nothing else."""
+"""Every architecture with every unusual key of its config class gives transformers' logits, or an error."""
 
 from __future__ import annotations
 
