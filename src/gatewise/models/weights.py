@@ -1,7 +1,7 @@
 """Which files of a model's folder are its weights, and their content: plain safetensors, of the folder itself.
 
-transformers would follow an index to pickles and to other folders, load the base model that an adapter names, and wait for
-ever on a pipe. So the files are chosen and read here, and it gets tensors.
+transformers would follow an index to pickles and to other folders, load the base model that an adapter names, and
+wait for ever on a pipe. So the files are chosen and read here, and it gets tensors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def weight_files(folder: Path) -> list[Path]:
         `model.safetensors`, or the files that its index names; empty if there is neither.
 
     Raises:
-        GatewiseError: The index names something else than safetensors files of this folder, or the weights are an adapter's.
+        GatewiseError: The index names something else than safetensors files of this folder, or the weights are those of
+            an adapter.
     """
     if (folder / "adapter_config.json").exists():
         raise GatewiseError(
@@ -94,8 +95,8 @@ def index_names(content: bytes, path: str | Path) -> list[str]:
     for name in weight_map.values():
         if not isinstance(name, str) or _SHARD.fullmatch(name) is None:
             raise GatewiseError(
-                f"{path} names {shown(name)}; expected names of *.safetensors files of the same folder. Other files are "
-                f"not read: they may be pickles, which can run code, or not of this model."
+                f"{path} names {shown(name)}; expected names of *.safetensors files of the same folder. Other files "
+                f"are not read: they may be pickles, which can run code, or not of this model."
             )
     return sorted(set(weight_map.values()))
 
