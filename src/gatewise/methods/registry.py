@@ -11,11 +11,12 @@ from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.base import Method
 from gatewise.methods.eap import Eap, EapIg
 from gatewise.methods.edge_pruning.method import EdgePruning
+from gatewise.methods.ranking.method import Ranking
 
 
 def methods() -> dict[str, Method]:
     """Return the methods of the package by name, with their default parameters."""
-    return {method.name: method for method in (Acdc(), Eap(), EapIg(), EdgePruning())}
+    return {method.name: method for method in (Acdc(), Eap(), EapIg(), EdgePruning(), Ranking())}
 
 
 def find_method(given: str | Method) -> Method:

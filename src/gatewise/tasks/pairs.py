@@ -171,21 +171,38 @@ class Pairs:
             return self._example(range(len(self))[rows])
         if not isinstance(rows, slice):
             raise GatewiseError(f"pairs are numbered and sliced, as in pairs[0] and pairs[:8]; got {rows!r}.")
-        lengths = self.lengths[rows]
-        if len(lengths) == 0:
+        chosen = list(range(len(self)))[rows]
+        if not chosen:
             raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
+        return self.take(chosen)
+
+    def take(self, rows: Sequence[int]) -> Pairs:
+        """Pick pairs, in any order.
+
+        Args:
+            rows: Their numbers, counted from 0; at least one.
+
+        Returns:
+            These pairs, in this order, padded to the longest of them.
+        """
+        chosen = torch.as_tensor(rows)
+        lengths = self.lengths[chosen]
         width = int(lengths.max())
+
+        def texts(column: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(column[row] for row in rows) if column else ()
+
         return replace(
             self,
-            clean=self.clean[rows, -width:],
-            corrupted=self.corrupted[rows, -width:],
+            clean=self.clean[chosen, -width:],
+            corrupted=self.corrupted[chosen, -width:],
             lengths=lengths,
-            correct=self.correct[rows],
-            incorrect=self.incorrect[rows],
-            clean_text=self.clean_text[rows],
-            corrupted_text=self.corrupted_text[rows],
-            templates=self.templates[rows],
-            answer_text=self.answer_text[rows],
+            correct=self.correct[chosen],
+            incorrect=self.incorrect[chosen],
+            clean_text=texts(self.clean_text),
+            corrupted_text=texts(self.corrupted_text),
+            templates=texts(self.templates),
+            answer_text=texts(self.answer_text),
         )
 
     def __iter__(self) -> Iterator[Example]:

@@ -34,8 +34,8 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share, single_directions_of
 from gatewise.methods.edge_pruning.hard_concrete import expected_mask
-from gatewise.methods.edge_pruning.objective import Objective, bytes_of
 from gatewise.methods.edge_pruning.training import Goal, Training, open_edges, train
+from gatewise.methods.objective import Objective, bytes_of
 from gatewise.progress import progress_bar
 
 _MOST_PER_STEP = 32  # examples of a step, by default
