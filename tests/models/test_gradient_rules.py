@@ -17,7 +17,7 @@ from gatewise.engine.runs.batches import bytes_per_example
 from gatewise.errors import GatewiseError
 from gatewise.methods import Eap, EapIg, discover, discover_all, score_edges
 from gatewise.methods.parameters import parameters_of
-from gatewise.models.components import Norm
+from gatewise.models.components import Attention, Norm
 from gatewise.models.gradient_rules import (
     CONSTANT_NORM,
     GIM,
@@ -293,6 +293,21 @@ def test_a_rule_ends_with_its_block_even_if_that_fails() -> None:
     assert slopes[0][1:].abs().max() == 0  # the scale carries nothing to the other dimensions
     assert torch.equal(slope(), plain)
     assert plain[1:].abs().min() > 0
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "olmo2"])
+def test_a_norm_over_all_heads_is_constant_for_each_and_for_their_sum(architecture: str) -> None:
+    attention = small_model(architecture, dtype=torch.float64).sublayers[0]
+    assert isinstance(attention, Attention)
+    size = (attention.n_heads, 1, 3, attention.out.shape[1])
+    z = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    slopes = []
+    for rule in (PLAIN, CONSTANT_NORM):
+        with gradient_rule(rule):
+            apart, together = attention.write(z).sum(dim=0), attention.write_sum(z)
+        slopes.append(torch.autograd.grad(apart[..., 0].sum(), z)[0])
+        torch.testing.assert_close(slopes[-1], torch.autograd.grad(together[..., 0].sum(), z)[0])
+    assert not torch.allclose(*slopes)
 
 
 def test_slopes_at_zero_are_finite() -> None:

@@ -67,6 +67,9 @@ class GradientRule:
             if not isinstance(getattr(self, name), bool):
                 raise GatewiseError(f"{name} is {getattr(self, name)!r}; expected True or False.")
 
+    def __str__(self) -> str:
+        return self.name or repr(self)
+
     @property
     def qkv_shares(self) -> tuple[float, float, float]:
         """Of the gradients at queries, keys and values what remains: those of the scores pass two products."""
