@@ -117,6 +117,8 @@ def test_changed_files_of_a_model_or_a_task_are_noticed(tmp_path: Path) -> None:
     assert changed != circumstances("run", str(model), str(task), "eap")
     for words in (("nobody/knows", "ioi", "eap"), ("tiny", str(tmp_path / "no.csv"), "eap"), ("tiny", "ioi", "own:M")):
         assert circumstances("run", *words) is None
+    assert circumstances("run", "tiny", "ioi", "eap", ["rule=gim"]) is not None
+    assert circumstances("run", "tiny", "ioi", "eap", ["rule=my_rules:RULE"]) is None
 
 
 @pytest.mark.parametrize(

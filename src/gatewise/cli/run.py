@@ -101,7 +101,7 @@ def run_command(
         **machine.given, **workers.given,
     }  # fmt: skip
     command = _command(model, {**given, "out": folder})
-    now = circumstances(f"{command} --store {store}", model, task, method)
+    now = circumstances(f"{command} --store {store}", model, task, method, settings or ())
     answer = stored_answer(folder, now)
     if answer is None:
         bound = parse_method(method, settings)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.errors import GatewiseError
+from gatewise.models.gradient_rules import norm_scale, norms_are_constant, softmax, with_gradient_of
 from gatewise.models.layout import Layout, Rotary
 
 Kind = Literal["q", "k", "v"]
@@ -35,8 +36,13 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.center:
-            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+            y = F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        else:
+            y = F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if not (norms_are_constant() and y.requires_grad):
+            return y
+        _, scale = self.standardise(x.detach().to(torch.promote_types(x.dtype, torch.float32)))
+        return with_gradient_of(self.share(x, scale.to(x.dtype)), y)
 
     def standardise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x before weight and bias are applied, and the factor that scaled it. [..., d] and [..., 1]"""
@@ -64,7 +70,7 @@ class JointHeadNorm:
     def __call__(self, y: Tensor) -> Tensor:
         """y: [head or key head, rows..., head dimension], all of them."""
         weight = self.weight.repeat_interleave(y.shape[0] // self.weight.shape[0], dim=0)
-        scale = torch.rsqrt(y.square().mean(dim=(0, -1), keepdim=True) + self.eps)
+        scale = norm_scale(torch.rsqrt(y.square().mean(dim=(0, -1), keepdim=True) + self.eps))
         return y * scale * weight.reshape(y.shape[0], *[1] * (y.dim() - 2), -1)
 
 
@@ -200,7 +206,7 @@ class Attention:
         first = layout.width - scores.shape[-1]
         scores = scores + layout.mask(self.sliding)[:, -q.shape[-2] :, first:]
         # Half precision sums too few digits of many small weights, so the softmax is taken in float32 at least.
-        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        return softmax(scores, torch.promote_types(scores.dtype, torch.float32))
 
     def write(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
         """What these heads (default: all; all of them if a norm couples them) add to the residual stream.
@@ -219,7 +225,7 @@ class Attention:
         if self.joint_norm is None:
             return shares
         total = shares.sum(dim=0)
-        scale = torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + self.joint_norm.eps)
+        scale = norm_scale(torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + self.joint_norm.eps))
         return shares * scale * self.joint_norm.weight
 
     def write_sum(self, z: Tensor) -> Tensor:
