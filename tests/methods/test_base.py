@@ -84,7 +84,7 @@ def test_eap_is_the_derivative_of_the_ablated_runs(architecture: str, ablation: 
     for edge in torch.randperm(model.graph.n_edges, generator=torch.Generator().manual_seed(0))[:12].tolist():
         step = torch.zeros_like(full)
         step[model.graph.edge_port[edge], model.graph.edge_sender[edge]] = 1e-5
-        slope = (value(full - step) - value(full + step)) / 2e-5
+        slope = (value(full + step) - value(full - step)) / 2e-5
         assert float(scores[edge]) == pytest.approx(slope, rel=1e-3, abs=1e-6)
 
 
@@ -115,8 +115,8 @@ def test_evaluate_and_effects_measure_what_the_reference_does(ablation: Any) -> 
     effects = gw.exact_effects(model, setting, edges, circuit=circuit)
     for place, edge in enumerate(edges):
         without = reference_logits(model, pairs, circuit - model.graph.circuit([edge]), ablation=ablation)
-        change = float((surprise(without, pairs) - surprise(logits, pairs)).mean())
-        assert float(effects.logit_diff[place]) == pytest.approx(change, abs=1e-8)
+        lost = float((surprise(logits, pairs) - surprise(without, pairs)).mean())
+        assert float(effects.logit_diff[place]) == pytest.approx(lost, abs=1e-8)
         assert float(effects.kl[place]) == pytest.approx(distance(full, without, pairs, None) - kl, abs=1e-8)
 
 

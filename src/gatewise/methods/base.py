@@ -97,7 +97,7 @@ class Finding:
     """One circuit that a method found, before it gets its provenance."""
 
     mask: Tensor  # [edge] of bool
-    scores: Tensor  # [edge]; the larger |score|, the more important. The sign is the method's to document
+    scores: Tensor  # [edge]; the larger |score|, the more important; signed ones are positive where an edge helps
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain data: counts, divergences
 
 
