@@ -17,7 +17,7 @@ from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import SIDES, Setting
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.parameters import parameters_of
 from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
@@ -248,7 +248,7 @@ class Method(ABC):
         for name in values:
             if name not in known:
                 others = f"its parameters are {', '.join(known)}" if known else "it has none"
-                raise GatewiseError(f"{self.name} has no parameter {name!r}; {others}.")
+                raise GatewiseError(f"{self.name} has no parameter {name!r};{suggestion(name, known)} {others}.")
         return {name: known[name].parse(value) for name, value in values.items()}
 
     def with_parameters(self: _AnyMethod, values: Mapping[str, Any]) -> _AnyMethod:

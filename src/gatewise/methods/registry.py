@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.base import Method
 from gatewise.methods.eap import Eap, EapIg
@@ -38,7 +38,8 @@ def find_method(given: str | Method) -> Method:
         return known[given]
     if ":" not in given:
         raise GatewiseError(
-            f"there is no method {given!r}; there are {', '.join(known)}, and your own as module:Name, or as a Method."
+            f"there is no method {given!r}.{suggestion(given, known)} There are {', '.join(known)}, and your own as "
+            f"module:Name, or as a Method."
         )
     return _import_method(given)
 
