@@ -11,17 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
+from gatewise.cli.circuit_files import load_subject, read_circuits
 from gatewise.cli.options import (
-    DEFAULT_MODEL,
-    ExamplesOption,
     FoldingTable,
     JsonOption,
     Machine,
-    ModelOption,
-    SeedOption,
-    TaskOption,
+    SkipBadOption,
+    TestOption,
     Workers,
-    load_task,
     options_apart,
     print_json,
     print_remark,
@@ -37,25 +34,27 @@ def evaluate_command(
     machine: Machine,
     workers: Workers,
     circuits: Annotated[list[Path], typer.Argument(help="Circuit files: gatewise, EAP-IG, MIB or Edge-Pruning.")],
-    model: ModelOption = DEFAULT_MODEL,
-    task: TaskOption = "ioi",
-    examples: ExamplesOption = 64,
-    seed: SeedOption = 0,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The model [what the files say].")] = None,
+    task: Annotated[str | None, typer.Option("--task", "-t", help="The task [what the files say].")] = None,
+    examples: Annotated[int | None, typer.Option("--examples", "-n", help="Held-out pairs [64].")] = None,
+    test: TestOption = None,
+    skip_bad: SkipBadOption = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the pairs and random circuits [the files'].")] = None,
     random: Annotated[int, typer.Option(help="Random circuits of each size to compare with.")] = 3,
     per_example: Annotated[bool, typer.Option("--per-example", help="Also every held-out pair by itself.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate circuit files on held-out pairs: faithful, complete, sparse, accurate?
 
+    Task, model and seed are those that the files were found with, unless others are given.
     Files of several sizes also give MIB's areas over the share of edges: CPR (how much of the logit difference circuits
     keep, high is good) and CMD (how far from the model they are, low is good).
 
     Examples:
 
     ```
-    gatewise evaluate found/eap-ns-100.json --model tiny --task ioi
-    gatewise evaluate found/eap-ns-100.json found/eap-ns-50.json -m tiny
-    gatewise evaluate found/eap-ns-100.json --model tiny -n 8 --per-example
+    gatewise evaluate found/eap-ns-100.json found/eap-ns-50.json
+    gatewise evaluate found/eap-ns-100.json -n 8 --per-example
     ```
     """
     from gatewise.circuits.circuit import Circuit
@@ -63,11 +62,22 @@ def evaluate_command(
     from gatewise.evaluation.evaluation_table import as_table
     from gatewise.evaluation.verdicts import complete, doubts, downgraded, faithful
 
-    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    read = [Circuit.load(path, loaded.graph) for path in circuits]
-    names = [path.stem for path in circuits]
-    compute = machine.compute(workers)
-    evaluations = evaluate(loaded, made, read, random_circuits=random, seed=seed, names=names, compute=compute)
+    known = read_circuits(circuits)
+    records = {file: {} if circuit is None else circuit.provenance for file, circuit in known.items()}
+    asked = {"model": model, "task": task, "examples": examples, "seed": seed, "test": test, "skip_bad": skip_bad}
+    subject = load_subject(records, machine, **asked)  # type: ignore[arg-type]
+    loaded, made = subject.model, subject.task
+    read = [Circuit.load(file, loaded.graph) if circuit is None else circuit for file, circuit in known.items()]
+    evaluations = evaluate(
+        loaded,
+        made,
+        read,
+        random_circuits=random,
+        seed=made.seed,
+        names=[path.stem for path in circuits],
+        ablation=subject.ablation,
+        compute=machine.compute(workers),
+    )
     several = len({evaluation.edges for evaluation in evaluations}) > 1
     areas = {"cpr": evaluations.cpr, "cmd": evaluations.cmd} if several else {}
     if as_json:

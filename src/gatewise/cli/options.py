@@ -176,6 +176,7 @@ def load_task(
     *,
     examples: int,
     seed: int,
+    test_examples: int | None = None,
     test: str | None = None,
     skip_bad: bool = False,
     say_problems: bool = True,
@@ -198,7 +199,9 @@ def load_task(
         reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token, "skip_bad": skip_bad}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GatewiseWarning)  # they are among the task's problems
-            made = make_task(task, loaded, examples=examples, seed=seed, test=test, **reading)
+            made = make_task(
+                task, loaded, examples=examples, test_examples=test_examples, seed=seed, test=test, **reading
+            )
         for problem in made.problems() if say_problems else ():
             print(f"warning: {made.name}: {problem}", file=sys.stderr)
         return loaded, made
