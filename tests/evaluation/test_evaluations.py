@@ -45,6 +45,44 @@ def test_full_and_empty_are_the_ends_of_the_scale() -> None:
     assert empty.sparsity == 1
 
 
+def test_the_second_side_compares_with_the_corrupted_run() -> None:
+    model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs()
+    circuit = model.graph.random_circuit(60).with_provenance(direction="ns+dn")
+    found = evaluate(model, pairs, circuit, random_circuits=0)
+    corrupted, clean = last_logits(model, pairs, "corrupted"), last_logits(model, pairs, "clean")
+    denoised = run_circuit(model, pairs, circuit, "dn")
+    assert found.dn_circuit is not None
+    assert found.recovered_dn is not None
+    assert found.dn_circuit.kl_from_full.mean == pytest.approx(float(kl(corrupted, denoised).mean()))
+    assert found.dn_circuit.logit_diff.mean == pytest.approx(float(pairs.logit_diff(denoised).mean()))
+    share = 1 - float(kl(corrupted, denoised).mean() / kl(corrupted, clean).mean())
+    assert found.recovered_dn == pytest.approx(share)
+    assert found.recovered_both == pytest.approx(min(found.recovered, share))
+    assert found.two_sided
+    assert found.per_example[0]["dn_circuit_kl_from_full"] == pytest.approx(float(kl(corrupted, denoised)[0]))
+    assert found.row()["recovered_both"] == found.recovered_both
+
+
+def test_the_second_side_is_that_of_the_pairs_the_other_way_round() -> None:
+    model, pairs = small_model("llama", dtype=torch.float64), random_pairs()
+    circuit = model.graph.random_circuit(60)
+    found = evaluate(model, pairs, circuit, random_circuits=0)
+    swapped = evaluate(model, pairs.swapped(), circuit, random_circuits=0)
+    assert found.recovered_dn == pytest.approx(swapped.recovered)
+    assert found.recovered == pytest.approx(swapped.recovered_dn)
+    assert found.recovered_both == pytest.approx(swapped.recovered_both)
+
+
+def test_ablations_without_a_corrupted_run_have_one_side() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    circuit = model.graph.random_circuit(60).with_provenance(direction="ns+dn")
+    for options in ({"ablation": "mean"}, {"denoise": False}):
+        found = evaluate(model, pairs, circuit, random_circuits=0, **options)
+        assert (found.dn_circuit, found.recovered_dn, found.recovered_both) == (None, None, None)
+        assert not found.two_sided
+        assert "dn_circuit_logit_diff" not in found.per_example[0]
+
+
 def test_random_baseline_is_the_mean_over_random_circuits_of_the_size() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs()
     circuit = model.graph.random_circuit(60, seed=99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,34 +20,41 @@ _COLUMNS = (
     "\n",
     "\nedges",
     "C:\nKL(G||C)",
+    "kept\nNs Dn",
     "\nacc",
     "logit\ndiff",
     "G\\C:\nKL(.||G)",
     "\nacc",
-    "logit\ndiff",
 )  # 80 wide
 _LEGEND = (
-    "C: the circuit alone; G\\C: the model without it. Faithful: KL(G||C) near 0. Complete: KL(G\\C||G) as high as for "
-    "the full graph, whose removal leaves the corrupted run. acc: pairwise accuracy. ± standard error over examples."
+    "C: the circuit alone; G\\C: the model without it. Faithful: KL(G||C) near 0. kept: share of the KL between the "
+    "runs, by noising and by denoising. Complete: KL(G\\C||G) as high as for the full graph, whose removal leaves the "
+    "corrupted run. acc: pairwise accuracy. ± standard error over examples."
 )
 
 
 def rows(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, ...]]:
     """Cells line by line: full graph, empty circuit, then each circuit beside random ones of its size."""
     first = evaluations[0]
-    yield _row("full graph", first.graph_edges, first.full, first.empty)
-    yield _row("empty circuit", 0, first.empty, first.full)
+    yield _row("full graph", first.graph_edges, "100%", first.full, first.empty)
+    yield _row("empty circuit", 0, "0%", first.empty, first.full)
     for evaluation in evaluations:
-        yield _row(evaluation.name, evaluation.edges, evaluation.circuit, evaluation.complement)
+        shares = _percent(evaluation.recovered)
+        if evaluation.recovered_dn is not None:
+            shares = f"{shares} {_percent(evaluation.recovered_dn)}"
+        yield _row(evaluation.name, evaluation.edges, shares, evaluation.circuit, evaluation.complement)
         if evaluation.random_circuit is not None and evaluation.random_complement is not None:
-            name = f"random (mean of {evaluation.random_circuits})"
-            yield _row(name, evaluation.edges, evaluation.random_circuit, evaluation.random_complement)
+            name, share = f"random (mean of {evaluation.random_circuits})", _percent(evaluation.recovered_by_chance)
+            yield _row(name, evaluation.edges, share, evaluation.random_circuit, evaluation.random_complement)
 
 
-def _row(name: str, edges: int, inside: Behaviour, outside: Behaviour) -> tuple[str, ...]:
-    alone = (str(inside.kl_from_full), f"{inside.accuracy.mean:.0%}", f"{inside.logit_diff.mean:.2f}")
-    without = (str(outside.kl_to_full), f"{outside.accuracy.mean:.0%}", f"{outside.logit_diff.mean:.2f}")
-    return name, f"{edges:,}", *alone, *without
+def _row(name: str, edges: int, shares: str, inside: Behaviour, outside: Behaviour) -> tuple[str, ...]:
+    alone = (str(inside.kl_from_full), shares, f"{inside.accuracy.mean:.0%}", f"{inside.logit_diff.mean:.2f}")
+    return name, f"{edges:,}", *alone, str(outside.kl_to_full), f"{outside.accuracy.mean:.0%}"
+
+
+def _percent(share: float) -> str:
+    return f"{round(share, 2) + 0:.0%}" if math.isfinite(share) else "-"
 
 
 def as_table(evaluations: Sequence[Evaluation]) -> Table:
