@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,7 @@ from gatewise.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from gatewise.evaluation import Evaluation
+    from gatewise.evaluation import Evaluation, Evaluations
     from gatewise.tasks import Pairs
 
 
@@ -41,6 +42,7 @@ def evaluate_command(
     skip_bad: SkipBadOption = False,
     seed: Annotated[int | None, typer.Option("--seed", help="Of the pairs and random circuits [the files'].")] = None,
     random: Annotated[int, typer.Option(help="Random circuits of each size to compare with.")] = 3,
+    explain: Annotated[bool, typer.Option("--explain", help="Also verdicts in words, and what columns mean.")] = False,
     per_example: Annotated[bool, typer.Option("--per-example", help="Also every held-out pair by itself.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,11 +57,12 @@ def evaluate_command(
     ```
     gatewise evaluate found/eap-ns-100.json found/eap-ns-50.json
     gatewise evaluate found/eap-ns-100.json -n 8 --per-example
+    gatewise evaluate found/eap-ns-100.json --task sa -n 8 --explain
     ```
     """
     from gatewise.circuits.circuit import Circuit
     from gatewise.evaluation import evaluate
-    from gatewise.evaluation.evaluation_table import as_table
+    from gatewise.evaluation.evaluation_table import LEGEND, as_table
     from gatewise.evaluation.verdicts import complete, doubts, downgraded, faithful
 
     known = read_circuits(circuits)
@@ -84,19 +87,42 @@ def evaluate_command(
         rows = evaluations.to_json()
         for row, evaluation in zip(rows, evaluations, strict=True) if per_example else ():
             row["per_example"] = evaluation.per_example
-        print_json({"circuits": rows, **areas})
+        print_json({"task": made.name, "model": loaded.name, "circuits": rows, **areas})
         return
-    console = Console(highlight=False)
+    console, first = Console(highlight=False), evaluations[0]
+    console.print(
+        f"{first.examples} held-out pairs of {made.name} in {loaded.name}: logit difference "
+        f"{first.full.logit_diff.mean:.2f}, accuracy {first.full.accuracy.mean:.0%}; on corrupted prompts "
+        f"{first.empty.logit_diff.mean:.2f}, {first.empty.accuracy.mean:.0%}.",
+        markup=False,
+    )
+    against = doubts(first, made.problems())
+    for remark in against:
+        print_remark(console, **asdict(remark))
     console.print(as_table(evaluations))
+    if areas:
+        console.print(_areas(evaluations), markup=False)
+    if explain:
+        console.print(Text(LEGEND, style="dim"))
     for evaluation in evaluations:
-        console.print(Text(evaluation.name, style="bold"))
-        against, verdicts = doubts(evaluation, made.problems()), [faithful(evaluation), complete([evaluation])]
-        for remark in (*against, *(downgraded(verdicts) if against else verdicts)):
+        if explain or per_example:
+            console.print(Text(evaluation.name, style="bold"))
+        verdicts = [faithful(evaluation), complete([evaluation])] if explain else []
+        for remark in downgraded(verdicts) if against else verdicts:
             print_remark(console, **asdict(remark))
         if per_example:
             console.print(_examples(evaluation, made.test))
-    if areas:
-        console.print(f"CPR {areas['cpr']:.3f} (high is good), CMD {areas['cmd']:.3f} (low is good)")
+
+
+def _areas(evaluations: Evaluations) -> str:
+    """CPR and CMD with what is best on these sizes, and what random circuits have."""
+    shares = [1 - evaluation.sparsity for evaluation in evaluations]
+    best, (cpr, cmd) = max(shares) - min(shares), evaluations.areas_by_chance
+    random = ("", "") if math.isnan(cpr) else (f", random circuits {cpr:.4f}", f", random circuits {cmd:.4f}")
+    return (
+        f"CPR {evaluations.cpr:.4f} (high is good; all of the model at these sizes: {best:.4f}{random[0]})\n"
+        f"CMD {evaluations.cmd:.4f} (low is good; all of the model: 0{random[1]})"
+    )
 
 
 def _examples(evaluation: Evaluation, pairs: Pairs) -> FoldingTable:
