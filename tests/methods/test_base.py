@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -233,3 +234,19 @@ class OneEdge(Method):
         scores = torch.zeros(problem.graph.n_edges)
         scores[problem.graph.index("m0->m1")] = 1.0
         return ranked(problem, dict.fromkeys(problem.directions, scores))
+
+
+def test_methods_say_when_they_failed_silently() -> None:
+    model, pairs = small_model("llama"), random_pairs()
+    with pytest.warns(
+        GatewiseWarning, match=r"the ns circuit of 20 edges is cut from masks that were to keep 20 edges"
+    ):
+        gw.discover(model, pairs, EdgePruning(steps=3, batch=2), edges=20)
+    with pytest.warns(GatewiseWarning, match=r"tau 6e-08 is below the noise of sums in float32 \(1e-05\)"):
+        gw.discover(model, pairs, "acdc", threshold=6e-8)
+    (doubt,) = Acdc().doubts(gw.discover(model, pairs, "acdc", edges=20).with_provenance(notes={"tau": 1e-7}))
+    assert "tau 1e-07 is below the noise" in doubt
+    fine = small_model("llama", dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*noise", GatewiseWarning)
+        gw.discover(fine, pairs, "acdc", threshold=6e-8)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs.activations import Direction
@@ -169,6 +170,17 @@ class Method(ABC):
             GatewiseError: It cannot be done.
         """
         return
+
+    def doubts(self, circuit: Circuit) -> Sequence[str]:
+        """Say what makes a circuit doubtful that the method found, by its provenance: a sentence for each reason.
+
+        Args:
+            circuit: With the notes of its search.
+
+        Returns:
+            Sentences that follow "the ns circuit of 100 edges "; they are warned of.
+        """
+        return ()
 
     def forecast(self, problem: Problem) -> Work | None:
         """Count what a search takes.

@@ -234,7 +234,7 @@ def _find_circuits(problem: Problem, method: Method, compute: Compute) -> dict[S
             for checkpoint in _checkpoints(_with_checkpoint(problem, method, store), method):
                 checkpoint.clear()
     circuits = {direction: tuple(recalled[direction]) for direction in problem.directions}
-    _warn_of_useless(circuits, problem.threshold)
+    _warn_of_useless(circuits, problem.threshold, method)
     return circuits
 
 
@@ -270,16 +270,20 @@ def _circuit(finding: Finding, problem: Problem, record: Mapping[str, Any]) -> C
     return Circuit(problem.graph, finding.mask, finding.scores.cpu(), own_record)
 
 
-def _warn_of_useless(circuits: Mapping[SearchDirection, Sequence[Circuit]], threshold: float | None) -> None:
+def _warn_of_useless(
+    circuits: Mapping[SearchDirection, Sequence[Circuit]], threshold: float | None, method: Method
+) -> None:
+    """Warn of circuits that do nothing, and of what the method itself says against them."""
     for direction, sized in circuits.items():
         for circuit in sized:
+            name = f"the {direction} circuit of {len(circuit):,} edges"
+            sentences = [f"{name} {doubt}" for doubt in method.doubts(circuit)]
             if not circuit:
-                message = f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."
+                sentences = [f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."]
             elif not circuit.connected():
-                message = (
-                    f"the {direction} circuit of {len(circuit):,} edges has no path from the input to the logits, so "
-                    f"it does what the empty circuit does. Use select='connected', or more edges."
+                sentences.append(
+                    f"{name} has no path from the input to the logits, so it does what the empty circuit does. Use "
+                    f"select='connected', or more edges."
                 )
-            else:
-                continue
-            warnings.warn(message, GatewiseWarning, stacklevel=4)
+            for sentence in sentences:
+                warnings.warn(sentence, GatewiseWarning, stacklevel=4)
