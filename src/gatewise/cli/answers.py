@@ -27,14 +27,14 @@ _ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "CUD
 
 
 def circumstances(
-    command: str, model: str, task: str, method: str, settings: Sequence[str] = ()
+    command: str, model: str, tasks: Iterable[str], method: str, settings: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method.
 
     settings: The `key=value` texts of --set.
     """
-    name, _ = parse_name(task)
-    task_files = [] if name in RECIPES else [Path(name)]
+    names = [parse_name(task)[0] for task in tasks]
+    task_files = [Path(name) for name in names if name not in RECIPES]
     model_files = _model_files(model)
     own_code = any(":" in text for text in (method, *settings))  # module:NAME, whose code may change
     if own_code or model_files is None or not all(path.is_file() for path in task_files):

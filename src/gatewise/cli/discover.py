@@ -19,8 +19,10 @@ from gatewise.cli.options import (
     ModelArgument,
     SeedOption,
     SettingsOption,
+    SkipBadOption,
     StoreOption,
     TaskOption,
+    TestOption,
     Workers,
     load_task,
     make_folder,
@@ -61,6 +63,8 @@ def discover_command(
         typer.Option(help="What the search keeps: kl or logit_diff; default: the method's."),
     ] = None,
     examples: ExamplesOption = 64,
+    test: TestOption = None,
+    skip_bad: SkipBadOption = False,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
@@ -81,17 +85,19 @@ def discover_command(
     if bool(sizes) == (threshold is not None):
         raise GatewiseError("give either --edges (such as 500, or 100,200,500) or --threshold, not both.")
     bound = parse_method(method, settings)
-    make_folder(out)
-    from gatewise.methods import discover_all
+    directions = cast("list[SearchDirection]", direction.split(","))  # all choices are checked by check_choices
+    from gatewise.methods.discovery import check_choices, discover_all
 
+    check_choices(directions, select, ablation, metric)
+    make_folder(out)
     opened = None if store is None else open_store(store)
-    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
+    loaded, made = load_task(model, task, machine, examples=examples, seed=seed, test=test, skip_bad=skip_bad)
     with warnings_as_lines():
         by_direction = discover_all(
             loaded,
             made.train,
             bound,
-            cast("list[SearchDirection]", direction.split(",")),  # all choices are checked by discover_all
+            directions,
             sizes=sizes or None,
             threshold=threshold,
             select=cast("Selection", select) if threshold is None else "top",

@@ -1,9 +1,9 @@
 """EAP: edge attribution patching, a linear estimate of what removing each edge would do; and EAP-IG.
 
-Scores are signed: the estimated change of the logit difference when the edge's clean content is exchanged for the
-corrupted one (ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the same
-logit difference, as the paper prints). Negative means that the edge helps the correct answer. Edges are chosen by
-|score|. Both take a gradient rule: what the backward pass does where the model is not linear.
+Scores are signed, in units of the logit difference: the estimated loss of it when the edge's clean content is exchanged
+for the corrupted one (ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the
+same logit difference, as the paper prints). Positive means that the edge helps the correct answer, in every direction.
+Edges are chosen by |score|. Both take a gradient rule: what the backward pass does where the model is not linear.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class _LinearEstimate(Method):
 
     ranks_once = True
     additive = True
+    version = "2"  # since scores are positive where an edge helps
     threshold_meaning = "smallest |score|, in units of the logit difference"
 
     rule: RuleName | GradientRule = field(default="plain", kw_only=True)

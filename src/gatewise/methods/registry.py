@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.base import Method
 from gatewise.methods.eap import Eap, EapIg
@@ -36,7 +36,8 @@ def find_method(given: str | Method) -> Method:
         return known[given]
     if ":" not in given:
         raise GatewiseError(
-            f"there is no method {given!r}; there are {', '.join(known)}, and your own as module:Name, or as a Method."
+            f"there is no method {given!r}.{suggestion(given, known)} There are {', '.join(known)}, and your own as "
+            f"module:Name, or as a Method."
         )
     return _import_method(given)
 

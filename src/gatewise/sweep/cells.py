@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gatewise.compute import Compute
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import evaluate
+from gatewise.evaluation.evaluations import VERSION
 from gatewise.methods import discover_all
 from gatewise.methods.base import Problem
 from gatewise.methods.provenance import ingredients
@@ -36,6 +37,7 @@ def cell_ingredients(cell: Cell) -> dict[str, Any]:
             "cell": {name: value for name, value in asdict(cell).items() if name != "together"},
             "search": ingredients(problem, cell.bound_method),
             "test": task.test.fingerprint,
+            "evaluation": VERSION,
         }
 
 

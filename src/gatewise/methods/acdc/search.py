@@ -45,6 +45,11 @@ _FIRST_CHAIN = 8  # length of a sublayer's first chain
 _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
 
 
+def float_noise(dtype: str) -> float:
+    """Return the smallest tau, in nats, that decides by more than the rounding of sums in a number type."""
+    return {"float64": 1e-11, "float32": 1e-5}.get(dtype, _WIDEST_BAND)
+
+
 def receiver_order(graph: Graph) -> list[int]:
     """List ports in the order of the search: from the output back, node by node."""
     nodes = [graph.ports_of_sender[sender] for sender in reversed(range(len(graph.senders)))]
