@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gatewise.methods.edge_pruning.method import EdgePruning as EdgePruning
     from gatewise.methods.registry import find_method as find_method
     from gatewise.methods.scores import Scores as Scores
+    from gatewise.methods.smallest import SmallestCircuit as SmallestCircuit
+    from gatewise.methods.smallest import smallest_circuits as smallest_circuits
 
 _NAMES = {  # of the package, by where they are defined
     "acdc.method": "Acdc",
@@ -32,6 +34,7 @@ _NAMES = {  # of the package, by where they are defined
     "edge_pruning.method": "EdgePruning",
     "registry": "find_method",
     "scores": "Scores",
+    "smallest": "SmallestCircuit smallest_circuits",
 }
 __all__ = sorted(name for names in _NAMES.values() for name in names.split())
 __getattr__ = imported_when_used(__name__, _NAMES)
