@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gatewise.methods.ranking.method import Ranking as Ranking
     from gatewise.methods.registry import find_method as find_method
     from gatewise.methods.scores import Scores as Scores
+    from gatewise.methods.smallest import SmallestCircuit as SmallestCircuit
+    from gatewise.methods.smallest import smallest_circuits as smallest_circuits
 
 _NAMES = {  # of the package, by where they are defined
     "acdc.method": "Acdc",
@@ -34,6 +36,7 @@ _NAMES = {  # of the package, by where they are defined
     "ranking.method": "Ranking",
     "registry": "find_method",
     "scores": "Scores",
+    "smallest": "SmallestCircuit smallest_circuits",
 }
 __all__ = sorted(name for names in _NAMES.values() for name in names.split())
 __getattr__ = imported_when_used(__name__, _NAMES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 4  # examples in a notebook
 _NO_TOKEN = -1  # fills up ragged answer lists
+_Text = TypeVar("_Text")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,34 +165,23 @@ class Pairs:
     @overload
     def __getitem__(self, rows: int) -> Example: ...
     @overload
-    def __getitem__(self, rows: slice) -> Pairs: ...
-    def __getitem__(self, rows: int | slice) -> Example | Pairs:
-        """Return one example as text (as token ids if there is no text), or the pairs of a slice."""
+    def __getitem__(self, rows: slice | Sequence[int]) -> Pairs: ...
+    def __getitem__(self, rows: int | slice | Sequence[int]) -> Example | Pairs:
+        """Return one example as text (as token ids if there is no text), or the pairs of a slice or of some rows."""
         if isinstance(rows, int):
             return self._example(range(len(self))[rows])
-        if not isinstance(rows, slice):
-            raise GatewiseError(f"pairs are numbered and sliced, as in pairs[0] and pairs[:8]; got {rows!r}.")
-        chosen = list(range(len(self)))[rows]
-        if not chosen:
-            raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
-        return self.take(chosen)
-
-    def take(self, rows: Sequence[int]) -> Pairs:
-        """Pick pairs, in any order.
-
-        Args:
-            rows: Their numbers, counted from 0; at least one.
-
-        Returns:
-            These pairs, in this order, padded to the longest of them.
-        """
-        chosen = torch.as_tensor(rows)
+        if isinstance(rows, slice):
+            chosen = list(range(len(self))[rows])
+            if not chosen:
+                raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
+        elif isinstance(rows, list | tuple | range) and len(rows) and all(isinstance(row, int) for row in rows):
+            chosen = [range(len(self))[row] for row in rows]
+        else:
+            raise GatewiseError(
+                f"pairs are numbered and sliced, as in pairs[0], pairs[:8] and pairs[[0, 2]]; got {rows!r}."
+            )
         lengths = self.lengths[chosen]
         width = int(lengths.max())
-
-        def texts(column: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(column[row] for row in rows) if column else ()
-
         return replace(
             self,
             clean=self.clean[chosen, -width:],
@@ -199,10 +189,10 @@ class Pairs:
             lengths=lengths,
             correct=self.correct[chosen],
             incorrect=self.incorrect[chosen],
-            clean_text=texts(self.clean_text),
-            corrupted_text=texts(self.corrupted_text),
-            templates=texts(self.templates),
-            answer_text=texts(self.answer_text),
+            clean_text=_rows(self.clean_text, chosen),
+            corrupted_text=_rows(self.corrupted_text, chosen),
+            templates=_rows(self.templates, chosen),
+            answer_text=_rows(self.answer_text, chosen),
         )
 
     def __iter__(self) -> Iterator[Example]:
@@ -317,6 +307,10 @@ class Pairs:
         summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.difference} difference"
         texts = zip(self.clean_text[:_SHOWN], self.corrupted_text[:_SHOWN], strict=False)
         return card("Pairs", summary, ("clean", "corrupted"), texts)
+
+
+def _rows(texts: tuple[_Text, ...], rows: Sequence[int]) -> tuple[_Text, ...]:
+    return tuple(texts[row] for row in rows) if texts else ()
 
 
 def _ids(tokens: Tensor) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def test_prompts_of_other_lengths_are_put_together_and_change_nothing_else() -> 
     """The order of the pairs decides which share a step, and nothing else: with all in one step, only sums differ."""
     model, pairs = small_model("gpt2"), random_pairs()
     method = Ranking(steps=10, examples=len(pairs))
-    turned = pairs.take(list(reversed(range(len(pairs)))))
+    turned = pairs[list(reversed(range(len(pairs))))]
     torch.testing.assert_close(
         gw.discover(model, pairs, method, edges=20).scores,
         gw.discover(model, turned, method, edges=20).scores,

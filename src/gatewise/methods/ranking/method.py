@@ -285,7 +285,7 @@ def _by_window(setting: Setting) -> Setting:
     """Put pairs that differ from the same column on together: a batch is as wide as its widest pair."""
     pairs = setting.pairs
     order = torch.argsort(pairs.width - pairs.first_difference, stable=True)
-    return setting.with_pairs(pairs.take(order.tolist()))
+    return setting.with_pairs(pairs[order.tolist()])
 
 
 def _save(problem: Problem, trainings: Sequence[RankingState]) -> None:
