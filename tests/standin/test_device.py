@@ -46,8 +46,7 @@ def _attended(device: torch.device) -> tuple[Tensor, ...]:
     before = torch.ones(4, 4, device=device).tril().bool()
     pattern = (q @ k.transpose(-1, -2)).masked_fill(~before, -torch.inf).softmax(-1)
     (pattern @ v).square().sum().backward()
-    assert q.grad is not None and k.grad is not None and v.grad is not None
-    return q.grad, k.grad, v.grad
+    return tuple(leaf.grad for leaf in (q, k, v) if leaf.grad is not None)
 
 
 COMPUTATIONS: dict[str, Computation] = {

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.devices import on_device
 from gatewise.errors import GatewiseError
 from gatewise.models.layout import Layout, Rotary
 
@@ -157,13 +158,13 @@ class Attention:
             if len(heads) == len(x) == self.n_heads:  # the weights of all heads need not be gathered
                 parts.append((heads, self.project(kind, x, layout)))
             elif len(x) == 1 and 2 * len(heads) > self.n_heads:  # cheaper once for each group than for each head
-                parts.append((heads, self.per_head(self.project(kind, x, layout))[heads.to(x.device)]))
+                parts.append((heads, self.per_head(self.project(kind, x, layout))[on_device(heads, x.device)]))
             elif len(heads):
-                parts.append((heads, self.project(kind, x, layout, heads.to(x.device))))
+                parts.append((heads, self.project(kind, x, layout, on_device(heads, x.device))))
         if len(parts) == 1:
             return parts[0][1]
         order = torch.cat([heads for heads, _ in parts]).argsort()
-        return torch.cat([values for _, values in parts])[order.to(self.out.device)]
+        return torch.cat([values for _, values in parts])[on_device(order, self.out.device)]
 
     def normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)

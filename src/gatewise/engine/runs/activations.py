@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.devices import widened, widest_float
 from gatewise.engine.runs.batches import window_of
 from gatewise.engine.runs.residual_stream import walk
 from gatewise.models.components import Attention, KeysValues
@@ -200,12 +201,12 @@ def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:
 def clean_moments(model: Model, batches: list[Pairs]) -> Moments:
     """Mean and deviation of the nodes' outputs over examples and real positions of the clean run."""
     count, shape = 0, (len(model.graph.senders), model.d_model)
-    total, square = torch.zeros(2, *shape, dtype=torch.float64, device=model.device)
+    total, square = torch.zeros(2, *shape, dtype=widest_float(model.device), device=model.device)
     for pairs in batches:
         layout = lay_out(model, pairs, share_prefix=False)
         outputs = plain_run(model, pairs.clean, layout).outputs
         # In float64: the variance is a difference of two sums that are nearly equal where a mean is large.
-        chosen = outputs[:, layout.real()].double()  # [sender, real position, d]
+        chosen = widened(outputs[:, layout.real()])  # [sender, real position, d]
         count += chosen.shape[1]
         total += chosen.sum(1)
         square += chosen.square().sum(1)

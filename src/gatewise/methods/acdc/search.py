@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
+from gatewise.devices import on_device
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import Deviation
 from gatewise.engine.patching.incremental import ROW_BYTES, Proposal, State
@@ -191,7 +192,8 @@ class _Canonical:
         without[port, sender] = False
         totals = dict.fromkeys(self._directions, 0.0)
         for direction, engine, distance in self._engines:
-            masks = (mask.to(self._model.device, self._model.dtype) for mask in (circuit, without))
+            device, dtype = self._model.device, self._model.dtype
+            masks = (on_device(mask, device, dtype) for mask in (circuit, without))
             before, after = distance.exact(torch.stack([engine.residual(mask) for mask in masks])).sum(dim=-1)
             totals[direction] += float(after - before) / len(self._searcher.problem.pairs)
         return [totals[direction] for direction in self._directions]
@@ -216,7 +218,7 @@ class _DirectionState:
         self._proposals: list[Proposal] = []
 
     def _mean(self, batches: Sequence[Tensor]) -> Tensor:
-        """Average over all examples. batches: [row, example] each -> [row]"""
+        """Average over all examples. batches: [..., row, example] each -> [..., row]"""
         total: Tensor = torch.stack([values.sum(dim=-1) for values in batches]).sum(dim=0) / self._examples
         return total.cpu()
 
@@ -263,13 +265,13 @@ class _DirectionState:
             value, bound = distance.estimate(proposal.residual, wanted, self._basis, state.last)
             values.append(value)
             bounds.append(bound)
-        means = self._mean(values)
+        means, mean_bounds = self._mean([torch.stack(both) for both in zip(values, bounds, strict=True)])
         if not bool(torch.isfinite(means).all()):
             raise GatewiseError(
                 f"removing edges into {self._graph.ports[port]} gives NaN or infinity. "
                 f"Load the model with dtype='float32' or 'float64'."
             )
-        return means.tolist(), self._mean(bounds).tolist()
+        return means.tolist(), mean_bounds.tolist()
 
     def exact(self, rows: Sequence[int]) -> list[float]:
         """Measure D of rows of the last chain with the whole vocabulary; row -1 is the current circuit."""
