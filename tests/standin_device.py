@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
 SOURCE = Path(__file__).parent / "standin" / "standin.cpp"
 ALIKE = 4  # devices that have all dtypes
@@ -57,7 +58,7 @@ def load() -> None:
     if _library is not None:
         return
     path = _compiled()
-    torch.utils.rename_privateuse1_backend("standin")
+    rename_privateuse1_backend("standin")
     torch.ops.load_library(str(path))
     library = ctypes.CDLL(str(path))
     for name in ("launches", "waits", "uploads", "live", "peak", "limit"):
@@ -68,7 +69,7 @@ def load() -> None:
         library.standin_leave_unchecked(operation.encode())
     _library = library
     torch._register_device_module("standin", _device_module(library))
-    torch.utils.generate_methods_for_privateuse1_backend()
+    generate_methods_for_privateuse1_backend()
 
 
 def load_into_process() -> None:
@@ -173,7 +174,7 @@ def _compile(target: Path) -> None:
 
 def _operations_without_device_check() -> list[str]:
     """Operations for which torch leaves it to their kernel on CUDA which devices may meet."""
-    import torchgen
+    import torchgen  # type: ignore[import-untyped]
 
     table = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
     names = []

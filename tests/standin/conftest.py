@@ -10,18 +10,15 @@ import standin_device
 import torch
 
 
-@pytest.fixture(scope="session")
-def _standin_loaded() -> None:
+@pytest.fixture(autouse=True, scope="module")
+def standin() -> Iterator[None]:
+    """Devices `standin:0` to `standin:4`, and tied weights that stay tied on them."""
     try:
         standin_device.load()
     except standin_device.NoCompilerError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-
-
-@pytest.fixture(autouse=True)
-def _standin(_standin_loaded: None) -> Iterator[None]:
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # as `load_into_process` says
     yield

@@ -223,8 +223,8 @@ def _consecutive(senders: Sequence[int]) -> list[tuple[slice, slice]]:
     runs: list[tuple[slice, slice]] = []
     for at, sender in enumerate(senders):
         if runs and runs[-1][1].stop == sender:
-            place, run = runs.pop()
-            runs.append((slice(place.start, at + 1), slice(run.start, sender + 1)))
+            rows, run = runs.pop()
+            runs.append((slice(rows.start, at + 1), slice(run.start, sender + 1)))
         else:
             runs.append((slice(at, at + 1), slice(sender, sender + 1)))
     return runs

@@ -291,11 +291,8 @@ class NodePatching:
         starts_whole = patterns[largest]  # [row]
         weights = clean.int() - starts_whole.int()[:, None]  # 1 is added to nothing, -1 taken from the whole
         others = weights.any(dim=0).nonzero().flatten()
-        moved = torch.tensordot(
-            on_device(weights[:, others], delta.device, delta.dtype),
-            delta[rows_of(others.tolist(), delta.device)],
-            dims=1,
-        )
+        signs = on_device(weights[:, others], delta.device, delta.dtype)
+        moved: Tensor = torch.tensordot(signs, delta[rows_of(others.tolist(), delta.device)], dims=1)
         if bool(starts_whole.any()):
             moved += on_device(starts_whole, delta.device, delta.dtype)[:, None, None, None] * whole
         return self.base[index - 1][:, columns] + moved

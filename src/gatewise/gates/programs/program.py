@@ -289,7 +289,7 @@ def _effect(batch: NodePatching, receiver: _Receiver, rows: Tensor, carried: Ten
     """Effect of the receiver if it reads these of what is carried. rows: [row, carried] -> [row] in float64"""
     index = -1 if receiver.node == LOGITS else batch.graph.sublayer_of_sender[receiver.node] - 1
     inputs = batch.base[index] + torch.tensordot(rows.to(carried), carried, dims=1).movedim(1, 0)
-    return batch.worth(receiver.node, list(inputs), torch.ones(len(rows), dtype=torch.bool)).sum(dim=-1).cpu()
+    return batch.worth(receiver.node, list(inputs), torch.ones(len(rows), dtype=torch.bool)).sum(dim=-1).cpu().double()
 
 
 def _outputs(batch: NodePatching, receiver: _Receiver) -> list[dict[int, Tensor]]:

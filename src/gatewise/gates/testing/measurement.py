@@ -107,7 +107,7 @@ def measure_tables(
     parts: list[list[Tensor]] = [[] for _ in candidates]
     totals = []
     for receivers in batches:
-        by_receiver = []
+        by_receiver: list[tuple[int, Tensor]] = []
         # Candidates of one receiver are measured in one call: the rows that they share are computed once.
         for node, indices in by_node.items():
             rows = [candidates[index].clean_edges(sets) for index in indices]
