@@ -254,7 +254,8 @@ class Attention:
 
     def _groups_of(self, heads: Tensor) -> Tensor:
         """The key and value head that each of these query heads shares with its group."""
-        return heads // (self.n_heads // self.k.weight.shape[0])
+        per_group = self.n_heads // self.k.weight.shape[0]
+        return heads if per_group == 1 else heads // per_group
 
     def _of_prefix(self, x: Tensor, heads: Tensor | None, dimensions: int) -> Tensor:
         """Cached keys or values for each of these heads, with row dimensions between head and example."""

@@ -295,7 +295,7 @@ class Pairs:
             values = logits.softmax(dim=-1)
             return _gather(values, answers.correct, 0.0).sum(-1) - _gather(values, answers.incorrect, 0.0).sum(-1)
         correct, incorrect = (_gather(logits, tokens, -torch.inf) for tokens in (answers.correct, answers.incorrect))
-        return correct.logsumexp(-1) - incorrect.logsumexp(-1)
+        return _log_sum_exp(correct) - _log_sum_exp(incorrect)
 
     def pairwise_accuracy(self, logits: Tensor) -> Tensor:
         """Tell which examples have a positive logit difference.
@@ -349,7 +349,14 @@ def _answers(answers: Sequence[int | Sequence[int]], side: str) -> Tensor:
     return torch.tensor([answer + [_NO_TOKEN] * (width - len(answer)) for answer in lists])
 
 
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Over the last dimension; of one logit it is that logit."""
+    return logits[..., 0] if logits.shape[-1] == 1 else logits.logsumexp(-1)
+
+
 def _gather(values: Tensor, answers: Tensor, none: float) -> Tensor:
     """values [..., example, vocabulary] at answers [example, answer]; `none` where there is none."""
+    if answers.shape[1] == 1:  # of every example: none is filled up
+        return values.gather(-1, answers.expand(*values.shape[:-1], 1))
     index = answers.clamp(min=0).expand(*values.shape[:-1], answers.shape[1])
     return values.gather(-1, index).masked_fill(answers == _NO_TOKEN, none)

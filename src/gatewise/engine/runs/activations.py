@@ -63,7 +63,7 @@ def lay_out(model: Model, pairs: Pairs, *, share_prefix: bool) -> Layout:
     begins where the first of its pairs differs.
     """
     start = pairs.width - window_of(pairs) if share_prefix else 0
-    return Layout(pairs.lengths.to(model.device), pairs.width, start, model.dtype)
+    return Layout(pairs.to(model.device).lengths, pairs.width, start, model.dtype)
 
 
 @torch.no_grad()
@@ -154,6 +154,7 @@ class BothRuns:
 def both_runs(model: Model, pairs: Pairs, *, share_prefix: bool = True) -> BothRuns:
     """Run both sides once, from their first difference on."""
     layout = lay_out(model, pairs, share_prefix=share_prefix)
+    pairs = pairs.to(model.device)
     prefix = prefix_of(model, pairs.clean, layout)
     clean, corrupted = (plain_run(model, tokens, layout, prefix) for tokens in (pairs.clean, pairs.corrupted))
     return BothRuns(layout, prefix, clean, corrupted)
