@@ -281,8 +281,10 @@ class Setting:
 
     @cached_property
     def _outputs_finite(self) -> bool:
-        for side in SIDES:
-            if not bool(torch.isfinite(Setting(self.model, self.pairs[:1]).last_logits(side)).all()):
+        first = Setting(self.model, self.pairs[:1])
+        finite = torch.stack([torch.isfinite(first.last_logits(side)).all() for side in SIDES]).tolist()
+        for side, is_finite in zip(SIDES, finite, strict=True):
+            if not is_finite:
                 raise GatewiseError(
                     f"{self.model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'."
                 )

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute, current_compute
+from gatewise.devices import widened
 from gatewise.display import frame
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation, Direction
@@ -496,9 +497,9 @@ def _measure_piece(
             "top_accuracy": batch.pairs.top1_accuracy(logits),
             "logit_diff": setting.value.value(logits, batch.pairs),
         }
-        rows.append(torch.stack([values[name].double().cpu() for name in MEASURES]))
+        rows.append(torch.stack([widened(values[name]) for name in MEASURES]))
         advance()
-    return torch.stack(rows)
+    return torch.stack(rows).cpu().double()  # fetched at the end: an accelerator is not kept waiting
 
 
 def _behaviour(values: Tensor) -> Behaviour:

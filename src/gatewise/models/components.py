@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.devices import on_device
 from gatewise.errors import GatewiseError
 from gatewise.models.gradient_rules import norm_scale, norms_are_constant, softmax, with_gradient_of
 from gatewise.models.layout import Layout, Rotary
@@ -163,13 +164,13 @@ class Attention:
             if len(heads) == len(x) == self.n_heads:  # the weights of all heads need not be gathered
                 parts.append((heads, self.project(kind, x, layout)))
             elif len(x) == 1 and 2 * len(heads) > self.n_heads:  # cheaper once for each group than for each head
-                parts.append((heads, self.per_head(self.project(kind, x, layout))[heads.to(x.device)]))
+                parts.append((heads, self.per_head(self.project(kind, x, layout))[on_device(heads, x.device)]))
             elif len(heads):
-                parts.append((heads, self.project(kind, x, layout, heads.to(x.device))))
+                parts.append((heads, self.project(kind, x, layout, on_device(heads, x.device))))
         if len(parts) == 1:
             return parts[0][1]
         order = torch.cat([heads for heads, _ in parts]).argsort()
-        return torch.cat([values for _, values in parts])[order.to(self.out.device)]
+        return torch.cat([values for _, values in parts])[on_device(order, self.out.device)]
 
     def normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
@@ -259,7 +260,8 @@ class Attention:
 
     def _groups_of(self, heads: Tensor) -> Tensor:
         """The key and value head that each of these query heads shares with its group."""
-        return heads // (self.n_heads // self.k.weight.shape[0])
+        per_group = self.n_heads // self.k.weight.shape[0]
+        return heads if per_group == 1 else heads // per_group
 
     def _of_prefix(self, x: Tensor, heads: Tensor | None, dimensions: int) -> Tensor:
         """Cached keys or values for each of these heads, with row dimensions between head and example."""

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psutil
-import torch
-
 from gatewise.compute import parse_bytes
+from gatewise.devices import free_memory
 from gatewise.errors import GatewiseError
 from gatewise.models.model import Model
 from gatewise.tasks.pairs import Pairs
@@ -41,11 +39,6 @@ def bytes_per_example(model: Model, window: int, *, gradient: bool = False, buff
         saved = len(model.sublayers) // 2 * (12 * graph.d_model + 4 * hidden) * size
         per_position = 2 * outputs * size + outputs * fine + widest * graph.d_model * fine + saved
     return per_position * window + (8 if gradient else 4) * model.vocabulary_size * size
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free where a device computes."""
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
 
 
 def check_free_memory(model: Model, needed: int, what: str) -> None:
