@@ -31,6 +31,7 @@ from gatewise.engine.runs.activations import (
 )
 from gatewise.engine.runs.batches import batches
 from gatewise.errors import GatewiseError
+from gatewise.models.logit_check import check_prompts
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 from gatewise.tasks.encoding import tokenizer_fingerprint
@@ -328,6 +329,7 @@ def _check_pairs(model: Model, pairs: Pairs) -> None:
     limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     if limit is not None and pairs.width > limit:
         raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
+    check_prompts(model, pairs.width)
 
 
 Data: TypeAlias = Pairs | Task | Setting  # what every public call takes after the model
