@@ -28,7 +28,8 @@ def everything(architecture: str) -> dict[str, Tensor]:
         "logits": setting.last_logits(),
         "circuit": SparseEngine(model, on).logits(mask),
         "gradient": dense.gradient(matrix, lambda logits: logits.square().mean())[1],
-        **scores,
+        "ns": scores["ns"],
+        "dn": scores["dn"],
     }
 
 

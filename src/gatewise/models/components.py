@@ -316,6 +316,11 @@ def mlp(function: Callable[[Tensor], Tensor], bias: Tensor | None = None) -> Poi
     return Pointwise(lambda x, _nodes: function(x), 1, bias)
 
 
+def is_cut_up(width: int) -> bool:
+    """Whether attention maps of prompts of so many tokens may be made in blocks."""
+    return width * width > _SMALL_MAP
+
+
 def queries_at_once(maps: int, queries: int, columns: int) -> int:
     """How many queries' attention scores are made at a time.
 
