@@ -14,7 +14,7 @@ from gatewise.engine.metrics import KL
 from gatewise.engine.runs.activations import Direction, Intervention
 from gatewise.engine.setting import Batch, Setting
 
-_ROOM = 256 << 20  # bytes of a step's forward pass that may be kept for its backward pass
+_ROOM = 256 << 20  # bytes of a step's forward pass that may be kept for its backward pass, at most
 
 
 class Objective:
@@ -30,7 +30,16 @@ class Objective:
         self.steps = step_batches(setting, batch)
         self._metric = setting.metric or KL
         self._prepared: dict[tuple[int, Direction], Intervention] = {}
-        self._room = setting.memory
+        largest = max(len(batch.pairs) for batches in self.steps for batch in batches)
+        spare = max(0, setting.memory - setting.needed_bytes(largest, gradient=True))
+        self._kept_of_step = min(_ROOM, spare)  # bytes of a forward pass that are kept for the way back
+        # What is prepared for the one batch there is, is part of what a step takes.
+        self.room = spare - self._kept_of_step if self.preparations > 1 else setting.memory
+
+    @property
+    def preparations(self) -> int:
+        """How many batches are prepared in all directions."""
+        return len(self.directions) * sum(len(batches) for batches in self.steps)
 
     def examples(self, step: int) -> int:
         """Return how many examples a step runs."""
@@ -98,7 +107,7 @@ class Objective:
         prepared = self.prepared(batch, direction)
         loss = self._loss(prepared, batch)
         if matrix.dim() == 3:
-            return MaskedEngine(self.model, prepared, _ROOM).gradient(matrix, loss)
+            return MaskedEngine(self.model, prepared, self._kept_of_step).gradient(matrix, loss)
         return DenseEngine(self.model, prepared).gradient(matrix.to(self.model.device), loss)
 
     def _loss(self, prepared: Intervention, batch: Batch) -> Callable[[Tensor], Tensor]:
@@ -112,8 +121,8 @@ class Objective:
             return self._prepared[key]
         prepared = self.setting.intervention(batch, direction, keep=False)
         size = bytes_of(prepared)
-        if size <= self._room:
-            self._room -= size
+        if size <= self.room:
+            self.room -= size
             self._prepared[key] = prepared
         return prepared
 

@@ -12,7 +12,7 @@ from small_models import problem, random_pairs, small_model
 import gatewise as gw
 from gatewise.compute import Compute
 from gatewise.engine.metrics import Metric
-from gatewise.engine.runs.batches import bytes_per_example
+from gatewise.engine.runs.batches import bytes_needed
 from gatewise.errors import GatewiseError
 from gatewise.methods import EapIg, Ranking, discover_all
 from gatewise.methods.ranking.method import distances_by_size
@@ -125,7 +125,7 @@ def test_the_mean_of_two_trainings_is_the_mean_of_their_scores() -> None:
 
 def test_a_memory_budget_does_not_change_the_result_beyond_rounding() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    budget = bytes_per_example(model, pairs.width, gradient=True)
+    budget = bytes_needed(model, 1, pairs.width, gradient=True)
     whole = gw.discover(model, pairs, QUICK, "ns+dn", edges=20)
     tight = gw.discover(model, pairs, QUICK, "ns+dn", edges=20, compute=Compute(memory=budget))
     torch.testing.assert_close(tight.scores, whole.scores, rtol=1e-3, atol=1e-3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import problem, random_pairs, small_model
 
-from gatewise.engine.runs.batches import bytes_per_example
+from gatewise.engine.runs.batches import bytes_needed
 from gatewise.methods.objective import Objective
 from gatewise.methods.ranking.method import Ranking
 from gatewise.methods.ranking.training import RankingState, Schedule, soft_mask, take_step
@@ -60,7 +60,7 @@ def test_gradients_of_each_example_are_those_of_examples_run_alone_whatever_the_
     asked = problem(small_model("gpt2"), random_pairs(), "ns", sizes=(10,))
     mask = torch.rand(asked.graph.n_edges, generator=torch.Generator().manual_seed(1))
     mask[::3] = 0
-    memory = bytes_per_example(asked.model, asked.pairs.width, gradient=True)  # room for one example at a time
+    memory = bytes_needed(asked.model, 1, asked.pairs.width, gradient=True)  # room for one example at a time
     tight = problem(small_model("gpt2"), random_pairs(), "ns", sizes=(10,), memory=memory)
     alone = [Objective(asked.setting, ("ns", "dn"), 1).of_each(mask, i) for i in range(3)]
     for setting in (asked.setting, tight.setting):

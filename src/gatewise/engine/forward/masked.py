@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gatewise.engine.patching.propagation import all_liveness, differing_senders
 from gatewise.engine.runs.activations import Intervention
-from gatewise.models.components import KINDS, Attention, Kind
+from gatewise.models.components import KINDS, Attention, Kind, queries_at_once
 from gatewise.models.model import Model
 
 _SAVED_BY_ATTENTION, _SAVED_BY_MLP = 4, 14  # what autograd keeps for the way back, in units of the ports' inputs
@@ -54,8 +54,7 @@ class MaskedEngine:
         room = self._room
         for sublayer in plan:
             x = self._mixed(sublayer, weights)
-            is_attention = isinstance(self.model.sublayers[sublayer.index], Attention)
-            room -= (_SAVED_BY_ATTENTION if is_attention else _SAVED_BY_MLP) * x.nbytes
+            room -= self._bytes_kept(sublayer, x)
             with torch.set_grad_enabled(room >= 0):
                 out = self._run(sublayer, x.requires_grad_(room >= 0))
             if room >= 0:
@@ -82,6 +81,14 @@ class MaskedEngine:
             self._spread(sublayer, weights, into_x, into_mask, into_delta)
         # An edge that is open in another example only was mixed with this one's weight of 0, and has a gradient there.
         return value.detach(), into_mask * (weights != 0)
+
+    def _bytes_kept(self, sublayer: _Sublayer, x: Tensor) -> int:
+        """Estimate what autograd keeps of a sublayer for the way back. x: inputs of its ports"""
+        if not isinstance(self.model.sublayers[sublayer.index], Attention):
+            return _SAVED_BY_MLP * x.nbytes
+        layout, maps = self.on.layout, len(sublayer.chosen) * x.shape[1]
+        cut_up = queries_at_once(maps, layout.window, layout.width) < layout.window
+        return _SAVED_BY_ATTENTION * x.nbytes + (0 if cut_up else 4 * maps * layout.window * layout.width)
 
     def _plan(self, opened: Tensor) -> list[_Sublayer]:
         """What has to be run, sublayer by sublayer; the last is the logits. opened: [port, sender] of bool"""
