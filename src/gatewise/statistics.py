@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from gatewise.devices import widened
+
 _RESAMPLES = 1_000
 _BLOCK = 1 << 16  # numbers at a time
 _FLIPS = 10_000
@@ -37,7 +39,7 @@ class Interval:
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """In float64 where the device has it: divergences near 0 are differences of nearly equal numbers."""
-    return logits.to(torch.float32 if logits.device.type == "mps" else torch.float64).log_softmax(dim=-1)
+    return widened(logits).log_softmax(dim=-1)
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ class Measure:
     @classmethod
     def of(cls, values: Tensor) -> Measure:
         """values: [example]"""
-        values = values.double()
+        values = values.cpu().double()
         error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
         return cls(float(values.mean()), error)
 

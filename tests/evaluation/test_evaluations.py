@@ -118,14 +118,37 @@ def test_areas_are_trapezoids() -> None:
         _ = Evaluations((found[0],)).cpr
 
 
-def test_the_table_is_readable_and_fits_a_terminal() -> None:
+def test_the_table_is_sorted_by_size_and_fits_80_columns() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    text = str(evaluate(model, pairs, model.graph.random_circuit(60), names=["mine"]))
-    assert "full graph" in text
-    assert "mine" in text
-    assert "random (mean of 3)" in text
-    from gatewise.evaluation.evaluation_table import rows
+    sizes = (60, 5, 100)
+    names = [f"edge-pruning-ns+dn-{size}-of-my-own-task" for size in sizes]
+    several = evaluate(model, pairs, [model.graph.random_circuit(size) for size in sizes], names=names)
+    lines = str(several).splitlines()
+    assert max(map(len, lines)) <= 80
+    numbers = [line for line in lines if "%" in line]
+    assert [int(line.split("%")[0].split()[-2]) for line in numbers] == sorted(sizes)
+    text = "".join(line[: lines[1].index("edges") - 2].strip() for line in lines)
+    assert all(name in text for name in names)  # folded, never cut
+    assert "NaN" not in str(several)
 
-    lines = list(rows([evaluate(model, pairs, model.graph.random_circuit(60))]))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    assert sum(widths) + 2 * len(widths) <= 82
+
+def test_one_evaluation_is_a_sentence_with_the_interval_of_what_is_kept() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    found = evaluate(model, pairs, model.graph.random_circuit(60), names=["mine"])
+    share = found.logit_diff_interval
+    assert share.value == pytest.approx(found.recovered_logit_diff)
+    assert share.low <= share.value <= share.high
+    assert f"mine: 60 of {model.graph.n_edges} edges keep {share.value:.0%}" in repr(found).replace("-0%", "0%")
+    table = found.to_frame()
+    per_pair = (
+        table["circuit_logit_diff"] - table["empty_logit_diff"],
+        table["full_logit_diff"] - table["empty_logit_diff"],
+    )
+    assert share.value == pytest.approx(per_pair[0].sum() / per_pair[1].sum())
+
+
+def test_areas_of_random_circuits_stand_beside() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    drawn = [model.graph.random_circuit(size, seed=0) for size in (60, 100)]
+    found = evaluate(model, pairs, drawn, random_circuits=1)  # the random circuits beside them have the same seed
+    assert found.areas_by_chance == pytest.approx((found.cpr, found.cmd))

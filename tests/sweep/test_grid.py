@@ -54,7 +54,7 @@ def test_all_combinations(tmp_path: Path) -> None:
         ({"models": []}, "models is empty"),
         ({"models": [1]}, "models: expected text, got 1"),
         ({"modells": ["tiny"]}, "no 'modells'; it has models"),
-        ({"methods": ["eapp"]}, "no method 'eapp'; there are"),
+        ({"methods": ["eapp"]}, "no method 'eapp'. Did you mean 'eap'"),
         ({"methods": {}}, "no methods"),
         ({"methods": {"eap": 1}}, "table of parameters"),
         ({"methods": {"acdc": {"steps": 1}}}, "acdc has no parameter 'steps'"),

@@ -57,6 +57,16 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_rules_are_an_axis_with_a_name_in_the_table(tmp_path: Path) -> None:
+    own = "gatewise.models.gradient_rules:GIM"  # as a user names one of their own
+    asked = grid(methods={"eap": {"rule": ["plain", own]}}, sizes=[200], seeds=[0], directions=["ns"])
+    assert run_sweep(asked, tmp_path).complete
+    with (tmp_path / "table.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["set_rule"] for row in rows] == ["plain", "gim"]
+    assert pyarrow.parquet.read_table(tmp_path / "table.parquet")["set_rule"].to_pylist() == ["plain", "gim"]
+
+
 def table(folder: Path) -> bytes:
     return (folder / "table.csv").read_bytes()
 

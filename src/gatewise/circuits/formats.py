@@ -2,8 +2,8 @@
 
 {"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
  "nodes": {name: {"in_graph": bool}},
- "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph; MIB also takes circuits
-                                                                     without any score
+ "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph; a positive score helps the
+                                                                     task; MIB also takes circuits without any score
  "gatewise": {...}}                                                  ignored by others
 """
 
@@ -142,7 +142,19 @@ def circuit_from(content: Any, path: str | Path, graph: Graph | None = None) -> 
     provenance = block.get("provenance", {})
     if not isinstance(provenance, dict):
         raise GatewiseError(f"{path}: gatewise.provenance holds a {type(provenance).__name__}, expected an object.")
-    return Circuit(graph, mask, scores if block.get("scored", True) else None, provenance)
+    return Circuit(graph, mask, helping_sign(scores, provenance) if block.get("scored", True) else None, provenance)
+
+
+def helping_sign(scores: Tensor | None, provenance: Mapping[str, Any]) -> Tensor | None:
+    """Return scores of a file with the sign that they have today: positive where an edge helps.
+
+    EAP-IG's own files have it too, since its scores are of a loss. Version 1 of our EAP and EAP-IG had the other one,
+    but for KL, which is a loss already.
+    """
+    if scores is None or provenance.get("method") not in ("eap", "eap-ig") or provenance.get("method_version") != "1":
+        return scores
+    metric = provenance.get("metric")
+    return scores if isinstance(metric, Mapping) and metric.get("name") == "kl" else -scores
 
 
 def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tuple[Tensor, Tensor | None]:

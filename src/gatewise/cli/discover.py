@@ -20,8 +20,10 @@ from gatewise.cli.options import (
     ModelArgument,
     SeedOption,
     SettingsOption,
+    SkipBadOption,
     StoreOption,
     TaskOption,
+    TestOption,
     Workers,
     load_task,
     make_folder,
@@ -64,6 +66,8 @@ def discover_command(
         typer.Option(help="What the search keeps: kl or logit_diff; default: the method's."),
     ] = None,
     examples: ExamplesOption = 64,
+    test: TestOption = None,
+    skip_bad: SkipBadOption = False,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
@@ -96,16 +100,18 @@ def discover_command(
             "give either --edges (such as 500, or 100,200,500) or --threshold, not both; or --faithfulness."
         )
     bound = parse_method(method, settings)
-    from gatewise.methods import discover_all, smallest_circuits
-    from gatewise.methods.smallest import check_faithfulness, check_ranks_once
+    directions = cast("list[SearchDirection]", direction.split(","))  # all choices are checked by check_choices
+    from gatewise.methods.discovery import discover_all
+    from gatewise.methods.searching import check_choices
+    from gatewise.methods.smallest import check_faithfulness, check_ranks_once, smallest_circuits
 
+    check_choices(directions, select, ablation, metric)
     if faithfulness is not None:
         check_faithfulness(faithfulness)
         check_ranks_once(bound)
     make_folder(out)
     opened = None if store is None else open_store(store)
-    loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
-    directions = cast("list[SearchDirection]", direction.split(","))  # all choices are checked by the search
+    loaded, made = load_task(model, task, machine, examples=examples, seed=seed, test=test, skip_bad=skip_bad)
     options: dict[str, Any] = {
         "select": select if threshold is None else "top",
         "seed": seed,

@@ -23,6 +23,7 @@ from gatewise.cli.options import (
     ModelArgument,
     SeedOption,
     SettingsOption,
+    SkipBadOption,
     StoreOption,
     TaskOption,
     Workers,
@@ -64,6 +65,7 @@ def gates_command(
         typer.Option("--test", help="Test gates of groups and ports on held-out pairs, and labels by pairs of edges."),
     ] = False,
     examples: ExamplesOption = 64,
+    skip_bad: SkipBadOption = False,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
@@ -95,7 +97,7 @@ def gates_command(
     if out is not None:
         check_gates_path(out)
     opened = None if store is None else open_store(store)
-    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed)
+    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed, skip_bad=skip_bad)
     with warnings_as_lines():
         gates = find_gates(
             loaded,

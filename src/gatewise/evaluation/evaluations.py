@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute, current_compute
+from gatewise.devices import widened
 from gatewise.display import frame
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation, Direction
@@ -31,7 +32,7 @@ from gatewise.evaluation.evaluation_table import as_html, as_text
 from gatewise.evaluation.task_check import Ability
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
-from gatewise.statistics import Measure, Reference
+from gatewise.statistics import Interval, Measure, Reference, ratio_interval
 from gatewise.workers import WorkerPool, threads
 
 VERSION = 2  # raise it when the measures of a circuit change: it is part of the key of what is stored
@@ -156,6 +157,14 @@ class Evaluation:
         return normalise(self.circuit.logit_diff, self.empty.logit_diff, self.full.logit_diff)
 
     @property
+    def logit_diff_interval(self) -> Interval:
+        """`recovered_logit_diff` with its 95 % interval by resampling pairs; ends are NaN without single examples."""
+        if self.values is None:
+            return Interval(self.recovered_logit_diff, math.nan, math.nan, self.examples)
+        circuit, _, full, empty = self.values[:4, MEASURES.index("logit_diff")]
+        return ratio_interval((circuit - empty).tolist(), (full - empty).tolist())
+
+    @property
     def destroyed(self) -> float:
         """Normalised completeness by KL(. || G): 0 is the full graph, 1 the corrupted run."""
         return normalise(self.completeness, 0.0, self.empty.kl_to_full)
@@ -236,26 +245,32 @@ class Evaluations(Sequence[Evaluation]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def _curve(self) -> tuple[Tensor, Tensor]:
-        """Shares of edges, in order, and the normalised logit differences of circuits of that size."""
+    def _curve(self, *, random: bool = False) -> tuple[Tensor, Tensor]:
+        """Shares of edges, in order, and the normalised logit differences of circuits, or random ones, of that size."""
         if len(self) < 2:
             raise GatewiseError("an area needs circuits of at least two sizes; evaluate a list of circuits.")
-        ordered = sorted(self.items, key=lambda evaluation: evaluation.edges)
-        shares = [1 - evaluation.sparsity for evaluation in ordered]
-        recovered = [evaluation.recovered_logit_diff for evaluation in ordered]
+        shares, recovered = [], []
+        for evaluation in sorted(self.items, key=lambda evaluation: evaluation.edges):
+            behaviour = evaluation.random_circuit if random else evaluation.circuit
+            shares.append(1 - evaluation.sparsity)
+            logit_diff = math.nan if behaviour is None else behaviour.logit_diff
+            recovered.append(normalise(logit_diff, evaluation.empty.logit_diff, evaluation.full.logit_diff))
         return torch.tensor(shares, dtype=torch.float64), torch.tensor(recovered, dtype=torch.float64)
 
     @property
     def cpr(self) -> float:
         """MIB's circuit performance ratio: area under f over the share of edges (trapezoid). High is good."""
-        shares, recovered = self._curve()
-        return float(torch.trapezoid(recovered, shares))
+        return _areas(*self._curve())[0]
 
     @property
     def cmd(self) -> float:
         """MIB's circuit-model distance: area of |1 - f| over the share of edges (trapezoid). Low is good."""
-        shares, recovered = self._curve()
-        return float(torch.trapezoid((1 - recovered).abs(), shares))
+        return _areas(*self._curve())[1]
+
+    @property
+    def areas_by_chance(self) -> tuple[float, float]:
+        """CPR and CMD of random circuits of the same sizes; NaN if none were run."""
+        return _areas(*self._curve(random=True))
 
     def to_json(self) -> list[dict[str, Any]]:
         """Make plain data of them.
@@ -368,6 +383,11 @@ def evaluate(
     return evaluations[0] if isinstance(circuits, Circuit) else Evaluations(tuple(evaluations))
 
 
+def _areas(shares: Tensor, recovered: Tensor) -> tuple[float, float]:
+    """CPR and CMD."""
+    return float(torch.trapezoid(recovered, shares)), float(torch.trapezoid((1 - recovered).abs(), shares))
+
+
 def _summarise(
     name: str, circuit: Circuit, ends: Tensor, both: Tensor, random: Tensor, denoised: Tensor | None
 ) -> Evaluation:
@@ -477,9 +497,9 @@ def _measure_piece(
             "top_accuracy": batch.pairs.top1_accuracy(logits),
             "logit_diff": setting.value.value(logits, batch.pairs),
         }
-        rows.append(torch.stack([values[name].double().cpu() for name in MEASURES]))
+        rows.append(torch.stack([widened(values[name]) for name in MEASURES]))
         advance()
-    return torch.stack(rows)
+    return torch.stack(rows).cpu().double()  # fetched at the end: an accelerator is not kept waiting
 
 
 def _behaviour(values: Tensor) -> Behaviour:

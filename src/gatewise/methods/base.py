@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import SIDES, Setting
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.parameters import parameters_of
 from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
@@ -108,7 +109,7 @@ class Finding:
     """One circuit that a method found, before it gets its provenance."""
 
     mask: Tensor  # [edge] of bool
-    scores: Tensor  # [edge]; the larger |score|, the more important. The sign is the method's to document
+    scores: Tensor  # [edge]; the larger |score|, the more important; signed ones are positive where an edge helps
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain data: counts, divergences
 
 
@@ -182,6 +183,17 @@ class Method(ABC):
             GatewiseError: It cannot be done.
         """
         return
+
+    def doubts(self, circuit: Circuit) -> Sequence[str]:
+        """Say what makes a circuit doubtful that the method found, by its provenance: a sentence for each reason.
+
+        Args:
+            circuit: With the notes of its search.
+
+        Returns:
+            Sentences that follow "the ns circuit of 100 edges "; they are warned of.
+        """
+        return ()
 
     def forecast(self, problem: Problem) -> Work | None:
         """Count what a search takes.
@@ -261,7 +273,7 @@ class Method(ABC):
         for name in values:
             if name not in known:
                 others = f"its parameters are {', '.join(known)}" if known else "it has none"
-                raise GatewiseError(f"{self.name} has no parameter {name!r}; {others}.")
+                raise GatewiseError(f"{self.name} has no parameter {name!r};{suggestion(name, known)} {others}.")
         return {name: known[name].parse(value) for name, value in values.items()}
 
     def with_parameters(self: _AnyMethod, values: Mapping[str, Any]) -> _AnyMethod:

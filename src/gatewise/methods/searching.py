@@ -8,8 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.selection import check_selection
+from gatewise.circuits.selection import Selection, check_selection
 from gatewise.compute import Compute
+from gatewise.engine.metrics import metric_of
+from gatewise.engine.runs.activations import ABLATIONS
+from gatewise.engine.setting import AnyMetric
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods.base import (
     SEARCH_DIRECTIONS,
@@ -27,21 +30,32 @@ from gatewise.store.results import CIRCUITS, Store, remember_all
 from gatewise.workers import WorkerPool, threads
 
 
-def check_problem(problem: Problem, method: Method) -> None:
-    """Refuse what cannot work, before the work."""
-    for direction in problem.directions:
+def check_choices(
+    directions: Sequence[str], select: Selection | str = "top", ablation: str = "patching", metric: AnyMetric = None
+) -> None:
+    """Refuse words that mean nothing, whatever the model."""
+    for direction in directions:
         if direction not in SEARCH_DIRECTIONS:
             raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {direction!r}.")
+    if not directions:
+        raise GatewiseError("no direction was given; expected 'ns', 'dn' or 'ns+dn', or several of them.")
+    check_selection(select)
+    if ablation not in ABLATIONS:
+        raise GatewiseError(f"ablation is one of {', '.join(ABLATIONS)}; got {ablation!r}.")
+    metric_of(metric)
+
+
+def check_problem(problem: Problem, method: Method) -> None:
+    """Refuse what cannot work, before the work."""
+    check_choices(problem.directions, problem.select, problem.setting.ablation)
+    for direction in problem.directions:
         for single in single_directions_of(direction):
             problem.setting.check_direction(single)
-    if not problem.directions:
-        raise GatewiseError("no direction was given; expected 'ns', 'dn' or 'ns+dn', or several of them.")
-    check_selection(problem.select)
     if any(problem.sizes.values()) == (problem.threshold is not None):
         raise GatewiseError("give either edges= (or sizes=, numbers of edges) or threshold=, not both.")
     edges = problem.graph.n_edges
     for sizes in problem.sizes.values():
-        for size in sizes:
+        for size in sorted(sizes, reverse=True):  # of sizes that follow from one that was asked for, that one
             if not 0 < size <= edges:
                 raise GatewiseError(f"a circuit of {size:,} edges was asked for; {problem.model.name} has {edges:,}.")
     threshold, select = problem.threshold, problem.select
@@ -60,7 +74,7 @@ def find_circuits(problem: Problem, method: Method, compute: Compute) -> dict[Se
         circuits = {direction: cut_ranking(problem, direction, whole) for direction, whole in rankings.items()}
     else:
         circuits = _recall_or_search(problem, method, compute)
-    _warn_of_useless(circuits, problem.threshold)
+    _warn_of_useless(circuits, problem.threshold, method)
     return circuits
 
 
@@ -139,16 +153,20 @@ def _circuit(finding: Finding, problem: Problem, record: Mapping[str, Any]) -> C
     return Circuit(problem.graph, finding.mask, finding.scores.cpu(), own_record)
 
 
-def _warn_of_useless(circuits: Mapping[SearchDirection, Sequence[Circuit]], threshold: float | None) -> None:
+def _warn_of_useless(
+    circuits: Mapping[SearchDirection, Sequence[Circuit]], threshold: float | None, method: Method
+) -> None:
+    """Warn of circuits that do nothing, and of what the method itself says against them."""
     for direction, sized in circuits.items():
         for circuit in sized:
+            name = f"the {direction} circuit of {len(circuit):,} edges"
+            sentences = [f"{name} {doubt}" for doubt in method.doubts(circuit)]
             if not circuit:
-                message = f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."
+                sentences = [f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."]
             elif not circuit.connected():
-                message = (
-                    f"the {direction} circuit of {len(circuit):,} edges has no path from the input to the logits, so "
-                    f"it does what the empty circuit does. Use select='connected', or more edges."
+                sentences.append(
+                    f"{name} has no path from the input to the logits, so it does what the empty circuit does. Use "
+                    f"select='connected', or more edges."
                 )
-            else:
-                continue
-            warnings.warn(message, GatewiseWarning, stacklevel=4)
+            for sentence in sentences:
+                warnings.warn(sentence, GatewiseWarning, stacklevel=4)

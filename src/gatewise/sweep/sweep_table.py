@@ -61,6 +61,6 @@ def columns_of(rows: Sequence[TableRow]) -> list[str]:
 def _as_one_type(values: list[Any]) -> list[Any]:
     """Make one type of values: a parameter may be a number for one method and a text for another, and is then text."""
     kinds = {type(value) for value in values} - {type(None)}
-    if kinds <= {int, float} or len(kinds) <= 1:
+    if kinds <= {int, float} or kinds in ({bool}, {str}):
         return values
     return [None if value is None else str(value) for value in values]
