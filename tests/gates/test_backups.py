@@ -91,3 +91,16 @@ def test_refusals() -> None:
         find_backups(model, synthetic_pairs(8), ["Z"])
     with pytest.raises(GatewiseError, match="between 0 and 1"):
         add_backups(model, synthetic_pairs(8), model.graph.full(), share=2)
+
+
+def test_a_chosen_partner_is_judged_and_the_answer_is_a_verdict() -> None:
+    model = load_model("tiny")
+    pairs = task("ioi", model, examples=8).test
+    (found,) = find_backups(model, pairs, "a5.h0", "a4.h0")
+    assert (found.node, found.backup) == ("a5.h0", "a4.h0")
+    assert found.verdict in repr(found)
+    assert found.significant == (found.verdict == "backs it up")
+    everything = {(one.node, one.backup): one for one in find_backups(model, pairs, ["a5.h0"], most=50)}
+    if ("a5.h0", "a4.h0") in everything:
+        assert everything["a5.h0", "a4.h0"].joint_loss == pytest.approx(found.joint_loss)
+    assert find_backups(model, pairs, "a5.h0", ["a5.h0"]) == []

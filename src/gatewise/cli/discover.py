@@ -68,6 +68,9 @@ def discover_command(
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
+    all_scores: Annotated[
+        bool, typer.Option("--all-scores", help="Also write edges outside the circuit, with scores: for MIB; large.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find circuits in a model and write each to a file that EAP-IG and MIB tools read, too.
@@ -109,7 +112,7 @@ def discover_command(
     circuits = [circuit for sized in by_direction.values() for circuit in sized]
     files = [out / f"{_label(circuit, threshold)}.json" for circuit in circuits]
     for circuit, file in zip(circuits, files, strict=True):
-        circuit.save(file)
+        circuit.save(file, all_scores=all_scores)
     _show(circuits, files, as_json)
 
 
