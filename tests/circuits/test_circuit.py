@@ -111,7 +111,7 @@ def test_a_circuit_of_60_edges_is_kilobytes_in_a_large_graph(tmp_path: Path) -> 
 def test_a_list_of_our_own_names_is_read_and_a_name_without_a_port_means_all(tmp_path: Path) -> None:
     (tmp_path / "names.json").write_text('["input->a0.h1", "a0.h1->a1.h0.q", ["m1", "logits"]]')
     found = Circuit.load(tmp_path / "names.json", GRAPH)
-    assert found.edges == ("input->a0.h1<q>", "input->a0.h1<k>", "input->a0.h1<v>", "a0.h1->a1.h0<q>", "m1->logits")
+    assert found.edges == ["input->a0.h1<q>", "input->a0.h1<k>", "input->a0.h1<v>", "a0.h1->a1.h0<q>", "m1->logits"]
     assert GRAPH.indices("a0.h1->a1.h0") == [GRAPH.index(f"a0.h1->a1.h0<{port}>") for port in "qkv"]
     with pytest.raises(GatewiseError, match="writes after"):
         GRAPH.circuit(["a1.h0->a0.h1"])

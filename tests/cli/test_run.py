@@ -122,6 +122,8 @@ def test_changed_files_of_a_model_or_a_task_are_noticed(tmp_path: Path) -> None:
         ("tiny", ["ioi"], "own:M"),
     ):
         assert circumstances("run", name, tasks, method) is None
+    assert circumstances("run", "tiny", ["ioi"], "eap", ["rule=gim"]) is not None
+    assert circumstances("run", "tiny", ["ioi"], "eap", ["rule=my_rules:RULE"]) is None
 
 
 @pytest.mark.parametrize(

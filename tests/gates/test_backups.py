@@ -10,9 +10,11 @@ from small_models import random_pairs, small_model
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.gates.backups import add_backups, find_backups
+from gatewise.models.loader import load_model
 from gatewise.models.model import Model
 from gatewise.models.synthetic.logic_model import LogicGate, logic_model, synthetic_model, synthetic_pairs
 from gatewise.models.synthetic.random_circuits import random_logic_model
+from gatewise.tasks import task
 from gatewise_paper.truth.labels import UNION, trial
 
 

@@ -14,7 +14,7 @@ from gatewise.engine import last_logits
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import both_runs
-from gatewise.engine.runs.batches import bytes_per_example
+from gatewise.engine.runs.batches import bytes_needed
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import Eap, EapIg, discover, discover_all, score_edges
 from gatewise.methods.eap import combined
@@ -127,7 +127,7 @@ def test_scores_do_not_depend_on_batches(method: str, direction: str) -> None:
     pairs = random_pairs(lengths=(9, 4, 7, 9, 3), same=(8, 1, 3, 5, 2))
     whole = score_edges(model, pairs, method, direction)  # type: ignore[arg-type]
     for examples in (1, 2, 3):
-        memory = examples * bytes_per_example(model, 8, gradient=True)
+        memory = examples * bytes_needed(model, 1, 8, 9, gradient=True)
         split = score_edges(model, pairs, method, direction, compute=Compute(memory=memory))  # type: ignore[arg-type]
         assert_close(split.values, whole.values, 1e-12)
     twice = Pairs.from_tokens(  # type: ignore[misc]

@@ -66,7 +66,7 @@ def test_names_without_owner() -> None:
     assert found[0] == "meta-llama/Llama-3.1-8B"
 
 
-@pytest.mark.parametrize("method", ["eap", "eap-ig", "acdc", "edge-pruning"])
+@pytest.mark.parametrize("method", ["eap", "eap-ig", "acdc", "edge-pruning", "ranking"])
 def test_a_large_model_without_weights(method: str) -> None:
     started = time.process_time()
     found = forecast("meta-llama/Llama-3.1-8B", "ioi", method, dtype="bfloat16", free="24GB")

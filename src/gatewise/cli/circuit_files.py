@@ -22,7 +22,7 @@ _MEASURED = ("logit_diff", "kl")  # metrics that an evaluation has anyway
 
 
 @dataclass(frozen=True)
-class Subject:
+class Recorded:
     """What circuits are measured on."""
 
     model: Model
@@ -52,7 +52,7 @@ def load_subject(
     seed: int | None,
     test: str | None = None,
     skip_bad: bool = False,
-) -> Subject:
+) -> Recorded:
     """Load what the files are about, or what was asked for in its place, with a warning where the two differ.
 
     Pairs are drawn as for the search, so that no pair that was searched on is tested on.
@@ -80,7 +80,7 @@ def load_subject(
     )
     _compare_with(loaded, made, records)
     ablation = _agreed("ablation", None, records, default=None)
-    return Subject(loaded, made, cast("Ablation | None", ablation))
+    return Recorded(loaded, made, cast("Ablation | None", ablation))
 
 
 def _agreed(fact: str, given: Any, records: Records, default: Any = ...) -> Any:

@@ -89,7 +89,8 @@ def discover_command(
         raise GatewiseError("give either --edges (such as 500, or 100,200,500) or --threshold, not both.")
     bound = parse_method(method, settings)
     directions = cast("list[SearchDirection]", direction.split(","))  # all choices are checked by check_choices
-    from gatewise.methods.discovery import check_choices, discover_all
+    from gatewise.methods.discovery import discover_all
+    from gatewise.methods.searching import check_choices
 
     check_choices(directions, select, ablation, metric)
     make_folder(out)

@@ -106,7 +106,8 @@ def run_command(
         **machine.given, **workers.given,
     }  # fmt: skip
     command = _command(model, {**given, "out": folder})
-    now = circumstances(f"{command} --store {store}", model, [task] if test is None else [task, test], method)
+    tasks = [task] if test is None else [task, test]
+    now = circumstances(f"{command} --store {store}", model, tasks, method, settings or ())
     answer = stored_answer(folder, now)
     if answer is None:
         bound = parse_method(method, settings)

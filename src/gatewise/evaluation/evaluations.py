@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute, current_compute
+from gatewise.devices import widened
 from gatewise.display import frame
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation, Direction
@@ -57,7 +58,7 @@ class Behaviour:
     logit_diff: Measure
 
 
-_MEASURES = tuple(measure.name for measure in fields(Behaviour))
+MEASURES = tuple(measure.name for measure in fields(Behaviour))
 _DERIVED = ("sparsity", "recovered", "recovered_dn", "recovered_both", "recovered_logit_diff", "destroyed")
 _PARTS = ("circuit", "complement", "full", "empty", "dn_circuit", "dn_empty")  # whose values of examples are kept
 LOGICALLY_COMPLETE = ("ns+dn", "ns|dn")  # directions of circuits that have to be faithful on both sides
@@ -160,7 +161,7 @@ class Evaluation:
         """`recovered_logit_diff` with its 95 % interval by resampling pairs; ends are NaN without single examples."""
         if self.values is None:
             return Interval(self.recovered_logit_diff, math.nan, math.nan, self.examples)
-        circuit, _, full, empty = self.values[:4, _MEASURES.index("logit_diff")]
+        circuit, _, full, empty = self.values[:4, MEASURES.index("logit_diff")]
         return ratio_interval((circuit - empty).tolist(), (full - empty).tolist())
 
     @property
@@ -186,7 +187,7 @@ class Evaluation:
         """All measures of every example, such as `circuit_logit_diff`, in the order of the pairs."""
         if self.values is None:
             raise GatewiseError("the measures of single examples were not kept; they come with gw.evaluate.")
-        names = [f"{part}_{name}" for part in _PARTS[: len(self.values)] for name in _MEASURES]
+        names = [f"{part}_{name}" for part in _PARTS[: len(self.values)] for name in MEASURES]
         return [dict(zip(names, row, strict=True)) for row in self.values.flatten(0, 1).T.tolist()]
 
     def row(self) -> dict[str, Any]:
@@ -426,7 +427,7 @@ def behaviours(setting: Setting, circuits: Sequence[Circuit]) -> list[Behaviour]
 def example_values(
     setting: Setting, circuits: Sequence[Circuit], direction: Direction = "ns", workers: WorkerPool | None = None
 ) -> Tensor:
-    """Every measure of circuits, and nothing else, for every example, in the order of `Behaviour`'s attributes.
+    """Every measure of circuits, and nothing else, for every example, in the order of `MEASURES`.
 
     Args:
         setting: Model and pairs.
@@ -496,9 +497,9 @@ def _measure_piece(
             "top_accuracy": batch.pairs.top1_accuracy(logits),
             "logit_diff": setting.value.value(logits, batch.pairs),
         }
-        rows.append(torch.stack([values[name].double().cpu() for name in _MEASURES]))
+        rows.append(torch.stack([widened(values[name]) for name in MEASURES]))
         advance()
-    return torch.stack(rows)
+    return torch.stack(rows).cpu().double()  # fetched at the end: an accelerator is not kept waiting
 
 
 def _behaviour(values: Tensor) -> Behaviour:

@@ -271,7 +271,7 @@ def _batches(setting: Setting) -> Iterator[_Batch]:
     for batch in setting.batches(gradient=True):
         runs = setting.runs(batch)
         clean, corrupted = (
-            setting.value.value(run.logits, batch.pairs).double().cpu() for run in (runs.clean, runs.corrupted)
+            setting.value.value(run.logits, batch.pairs).cpu().double() for run in (runs.clean, runs.corrupted)
         )
         engines = {direction: DenseEngine(model, runs.intervention(model, direction)) for direction in DIRECTIONS}
         yield _Batch(batch.pairs, engines, residual_values(model, batch.pairs, setting.value), clean - corrupted)

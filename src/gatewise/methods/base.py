@@ -76,6 +76,17 @@ class Problem:
         sizes = {direction: self.sizes[direction] for direction in directions} if self.sizes else {}
         return replace(self, directions=directions, sizes=sizes)
 
+    def with_sizes(self, sizes: Mapping[SearchDirection, tuple[int, ...]]) -> Problem:
+        """Return the same problem for other sizes.
+
+        Args:
+            sizes: For each of its directions.
+
+        Returns:
+            A problem without a threshold.
+        """
+        return replace(self, sizes=sizes, threshold=None)
+
     def for_part(self, part: object) -> Problem:
         """Return the same problem with the checkpoint of one part of the search.
 
@@ -132,7 +143,9 @@ class Method(ABC):
     version: ClassVar[str] = "1"  # raise it when results change: it is part of the key under which they are stored
     directed: ClassVar[bool] = True  # False: the method has no direction, and gates cannot be labelled by it
     together: ClassVar[bool] = False  # True: directions share work, so that one search answers for all of them
-    ranks_once: ClassVar[bool] = False  # True: scores estimate effects, and further sizes cost next to nothing
+    # True: one ranking of all edges serves all sizes. It is searched and stored once, whatever sizes are asked for, and
+    # circuits are cut from it by |score|.
+    ranks_once: ClassVar[bool] = False
     additive: ClassVar[bool] = False  # True: scores are means over examples
     threshold_meaning: ClassVar[str] = ""  # unit of `threshold`
     saves_parts: ClassVar[bool] = False  # True: parts save their state in the checkpoint of the problem they are given

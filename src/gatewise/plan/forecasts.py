@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gatewise.compute import parse_bytes
-from gatewise.engine.runs.batches import free_memory
+from gatewise.devices import free_memory
 from gatewise.engine.runs.counting import Counter
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError

@@ -15,7 +15,7 @@ from gatewise.models.download import DOWNLOADS, cached
 from gatewise.models.gguf.model import read_gguf
 from gatewise.models.loader import TINY_FOLDER, as_number_type, load_tokenizer
 from gatewise.models.model import Model
-from gatewise.models.transformer import adapt
+from gatewise.models.transformer import adapt, adapter_for
 from gatewise.plan.shapes import KNOWN, known_shape
 from gatewise.tasks import task as make_task
 from gatewise.tasks.pairs import Pairs
@@ -52,6 +52,7 @@ def subject(
     device: the kind of device that it stands for.
     """
     name, config, tokenizer_source = _config(source)
+    adapter_for(config["model_type"])  # before anything of the model is made
     module = empty_model(config, name).to(as_number_type(dtype))
     tokenizer = None if tokenizer_source is None else load_tokenizer(tokenizer_source)
     model = replace(adapt(module, tokenizer=tokenizer, name=name), planned_for=device)

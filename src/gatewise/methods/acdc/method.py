@@ -11,7 +11,7 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
-from gatewise.engine.patching.incremental import ROW_BYTES, State
+from gatewise.engine.patching.incremental import State
 from gatewise.engine.runs.activations import both_runs
 from gatewise.engine.runs.counting import Counter
 from gatewise.engine.setting import Setting
@@ -144,7 +144,7 @@ class Acdc(Method):
         thresholds = 1 if largest is None else _TYPICAL_THRESHOLDS * largest / _TYPICAL_EDGES
         return Work(
             runs=counter.peak + inputs,
-            buffers=min(ROW_BYTES, chain) * len(directions),
+            buffers=min(problem.setting.row_bytes, chain) * len(directions),
             operations=counter.operations,
             moved=counter.moved,
             micro_batch=len(problem.pairs),

@@ -35,8 +35,8 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share, single_directions_of
 from gatewise.methods.edge_pruning.hard_concrete import expected_mask
-from gatewise.methods.edge_pruning.objective import Objective, bytes_of
 from gatewise.methods.edge_pruning.training import Goal, Training, open_edges, train
+from gatewise.methods.objective import Objective, bytes_of
 from gatewise.progress import progress_bar
 
 _MOST_PER_STEP = 32  # examples of a step, by default
@@ -239,6 +239,7 @@ class EdgePruning(Method):
         setting, directions, graph = problem.setting, problem.single_directions, problem.graph
         objective = Objective(setting, directions[:1], self.examples_per_step(len(setting)))
         batches = objective.steps[0]
+        room = objective.room
         with Counter() as preparing:
             prepared_bytes = bytes_of(objective.prepared(batches[0], directions[0]))
         sizes = [size for sizes in problem.sizes.values() for size in sizes if size < graph.n_edges]
@@ -260,8 +261,8 @@ class EdgePruning(Method):
             moved += (end - begin) * counted[size].moved
         per_step = len(batches) * len(directions)
         preparations = len(objective.steps) * per_step
-        others = min(setting.memory, (preparations - 1) * prepared_bytes)
-        if preparations * prepared_bytes > setting.memory:
+        others = min(room, (preparations - 1) * prepared_bytes)
+        if preparations * prepared_bytes > room:
             preparations = self.steps * per_step  # they are made again at every step
         return Work(
             runs=int(GRAIN * (max(preparing.peak, preparing.live + peak) + others)),
