@@ -29,8 +29,10 @@ from gatewise.engine.runs.activations import (
     lay_out,
     plain_run,
 )
-from gatewise.engine.runs.batches import batches
+from gatewise.engine.runs.batches import ROW_BYTES, batches, bytes_needed, window_of
+from gatewise.engine.runs.memory import map_large_blocks
 from gatewise.errors import GatewiseError
+from gatewise.models.components import is_cut_up
 from gatewise.models.logit_check import check_prompts
 from gatewise.models.model import Model
 from gatewise.tasks import Task
@@ -86,10 +88,12 @@ class Setting:
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
         self.check_direction("ns")
         _check_pairs(model, pairs)
-        self.memory = parse_bytes(memory)
+        self.memory, self._asked_memory = parse_bytes(memory), memory
+        if self.has_budget and model.device.type == "cpu" and is_cut_up(pairs.width):
+            map_large_blocks()
         self._batches: dict[bool, list[Batch]] = {}  # by whether a gradient is taken
         self._runs: dict[tuple[int, int], BothRuns] = {}
-        self._room = self.memory
+        self._bytes_of_runs = 0  # bytes of these runs
 
     @classmethod
     def of(
@@ -134,7 +138,7 @@ class Setting:
             if half is None:
                 raise GatewiseError(f"which pairs of {data!r}? Pass its task.train or task.test.")
             data = data.train if half == "train" else data.test
-        memory = current_compute(compute).memory_bytes
+        memory = current_compute(compute).memory
         return cls(model, data, ablation=ablation or "patching", metric=metric, seed=seed, memory=memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -166,7 +170,7 @@ class Setting:
 
     @property
     def _choices(self) -> dict[str, Any]:
-        return {"ablation": self.ablation, "metric": self.metric, "seed": self.seed, "memory": self.memory}
+        return {"ablation": self.ablation, "metric": self.metric, "seed": self.seed, "memory": self._asked_memory}
 
     @property
     def value(self) -> Metric:
@@ -183,11 +187,39 @@ class Setting:
             The batches, the same at every call.
         """
         if gradient not in self._batches:
-            # A constant or a draw differs from the clean outputs at all columns, so only patching has a shared prefix.
-            shared = self.ablation == "patching"
-            parts = batches(self.model, self.pairs, self.memory, gradient=gradient, share_prefix=shared)
+            parts = batches(self.model, self.pairs, self.memory, gradient=gradient, share_prefix=self._shares_prefix)
             self._batches[gradient] = [Batch(*part) for part in parts]
         return self._batches[gradient]
+
+    @property
+    def _shares_prefix(self) -> bool:
+        # A constant or a draw differs from the clean outputs at all columns, so only patching has a shared prefix.
+        return self.ablation == "patching"
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a memory budget was given: what cannot be cut into batches is then refused beyond it."""
+        return self._asked_memory is not None
+
+    def needed_bytes(self, examples: int, *, gradient: bool = False, states: int = 0) -> int:
+        """Estimate what working on so many examples at once takes.
+
+        Args:
+            examples: Number of examples.
+            gradient: Whether gradients are taken.
+            states: In how many directions the incremental engine keeps the state of every node.
+
+        Returns:
+            Bytes, runs and buffers together.
+        """
+        width = self.pairs.width
+        window = window_of(self.pairs) if self._shares_prefix else width
+        return bytes_needed(self.model, examples, window, width, gradient=gradient, states=states)
+
+    @property
+    def row_bytes(self) -> int:
+        """What the rows of one proposal of the incremental engine may take: the usual, or a quarter of the budget."""
+        return min(ROW_BYTES, self.memory // 4)
 
     def runs(self, batch: Batch, *, keep: bool = True) -> BothRuns:
         """Run both sides of a batch once.
@@ -204,8 +236,10 @@ class Setting:
             return self._runs[key]
         runs = self._run(batch)
         size = sum(run.outputs.nbytes + run.logits.nbytes for run in (runs.clean, runs.corrupted))
-        if keep and size <= self._room:
-            self._room -= size
+        # Those of all pairs are part of what is worked on; beside others, the work on a whole batch has to fit.
+        beside = 0 if len(batch.pairs) == len(self) else self.needed_bytes(len(self.batches()[0].pairs))
+        if keep and self._bytes_of_runs + size + beside <= self.memory:
+            self._bytes_of_runs += size
             self._runs[key] = runs
         return runs
 
@@ -282,8 +316,10 @@ class Setting:
 
     @cached_property
     def _outputs_finite(self) -> bool:
-        for side in SIDES:
-            if not bool(torch.isfinite(Setting(self.model, self.pairs[:1]).last_logits(side)).all()):
+        first = Setting(self.model, self.pairs[:1])
+        finite = torch.stack([torch.isfinite(first.last_logits(side)).all() for side in SIDES]).tolist()
+        for side, is_finite in zip(SIDES, finite, strict=True):
+            if not is_finite:
                 raise GatewiseError(
                     f"{self.model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'."
                 )

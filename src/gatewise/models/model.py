@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
+from gatewise.devices import fetched
 from gatewise.display import card
 from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, KeysValues, Pointwise, softcapped
@@ -105,7 +106,9 @@ class Model:
 
     @cached_property
     def _not_finite(self) -> str | None:
-        return next((name for name, weight in self.tensors().items() if not bool(torch.isfinite(weight).all())), None)
+        weights = self.tensors()
+        flags = fetched([torch.isfinite(weight).all() for weight in weights.values()])
+        return next((name for name, finite in zip(weights, flags, strict=True) if not finite), None)
 
     @property
     def changes_singly(self) -> bool:
@@ -116,9 +119,10 @@ class Model:
     def fingerprint(self) -> str:
         """A hash of the weights."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.tensors().items()):
+        weights = dict(sorted(self.tensors().items()))
+        for name, tensor in zip(weights, fetched([*weights.values()]), strict=True):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
 
     @cached_property

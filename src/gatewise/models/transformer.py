@@ -14,6 +14,7 @@ from gatewise.circuits.graph import QKV, Graph
 from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, Norm, Pointwise, Projection
 from gatewise.models.config_keys import check_keys
+from gatewise.models.gradient_rules import activate
 from gatewise.models.logit_check import check_short_prompt
 from gatewise.models.model import Model
 
@@ -181,8 +182,7 @@ def head_columns(weight: Tensor, heads: int) -> Tensor:
 
 
 def activation(module: Any) -> Callable[[Tensor], Tensor]:
-    """The module's own activation, with torch's fused version where it is the same function."""
+    """The module's own activation, with torch's fused version where it is the same function; follows gradient rules."""
     if type(module).__name__ in ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh", "FastGELUActivation"):
-        return partial(F.gelu, approximate="tanh")
-    call: Callable[[Tensor], Tensor] = module
-    return call
+        return partial(activate, partial(F.gelu, approximate="tanh"))
+    return partial(activate, module)

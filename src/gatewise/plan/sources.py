@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.models.config import empty_model, read_config
 from gatewise.models.download import DOWNLOADS, cached
 from gatewise.models.gguf.model import read_gguf
@@ -56,7 +57,9 @@ def subject(
     tokenizer = None if tokenizer_source is None else load_tokenizer(tokenizer_source)
     model = replace(adapt(module, tokenizer=tokenizer, name=name), planned_for=device)
     if tokenizer is not None:
-        made = make_task(task, model, examples=examples, test_examples=1, bos=bos, first_token=first_token)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GatewiseWarning)  # said when the task is used
+            made = make_task(task, model, examples=examples, bos=bos, first_token=first_token)
         return Subject(model, True, made.train)
     short, options = parse_name(task)
     if short not in _TYPICAL:
