@@ -42,6 +42,7 @@ from gatewise.sweep.grid import read_grid
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.parsing import with_spaces
 from gatewise.tasks.task_files import parse_rows
+from gatewise_paper.records import read_records
 
 warnings.simplefilter("ignore")
 
@@ -149,6 +150,17 @@ _TOML = (
     b'examples = 8\ntest_examples = 8\nrandom_circuits = 0\nthreads = 1\ndtype = "bfloat16"\n',
 )
 _KEY = "0" * 64
+
+
+_RESULTS = json.dumps(
+    {"about": {"preset": "quick", "weights": "ab"}, "experiments": {"completeness": {"verdicts": []}}, "failed": {}}
+).encode()
+
+
+def _read_results(content: bytes) -> None:
+    """The results that `gatewise reproduce` left in a folder."""
+    (_folder() / "results.json").write_bytes(content)
+    read_records(_folder(), {"preset": "quick", "weights": "ab"})
 
 
 def _read_grid(content: bytes) -> None:
@@ -306,6 +318,7 @@ TARGETS = {
         Target("checkpoint", _checkpoints, lambda content: _place()._unpacked(_sealed(content))),
         Target("entry", _entries, _read_entry),
         Target("config", _configs, _config, json=True),
+        Target("results", lambda: [_RESULTS], _read_results, json=True, cases=200_000),
         Target("folder", _configs, _load_folder, json=True, cheap=False, cases=1_000),
     )
 }

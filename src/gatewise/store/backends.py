@@ -181,7 +181,6 @@ class Backend:
                 f"{self._way_out}"
             ) from error
 
-
     def _without_password(self, text: str) -> str:
         return text.replace(self._secret, "***") if self._secret else text
 
@@ -254,7 +253,9 @@ def open_backend(address: str | os.PathLike[str]) -> Backend:
     """Open a folder for a path or a `file://` URL, which are two names of the same; else what the URL leads to."""
     text = os.fspath(address)
     if not text.strip():
-        raise GatewiseError(f"the store is {text!r}, which names no folder; give a folder, or a URL such as {_EXAMPLES}.")
+        raise GatewiseError(
+            f"the store is {text!r}, which names no folder; give a folder, or a URL such as {_EXAMPLES}."
+        )
     url = _URL.fullmatch(text)
     if url is not None and url["rest"] is not None and url["protocol"] in ("file", "local"):
         return Folder(Path(LocalFileSystem._strip_protocol(text)))

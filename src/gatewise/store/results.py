@@ -20,7 +20,17 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store.backends import open_backend
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.format import SCHEMA, NewerSchemaError, circuits_in, encode, entry_name, key_of, pack_result, pack_value, value_in
+from gatewise.store.format import (
+    SCHEMA,
+    NewerSchemaError,
+    circuits_in,
+    encode,
+    entry_name,
+    key_of,
+    pack_result,
+    pack_value,
+    value_in,
+)
 from gatewise.store.plain_data import from_plain, to_plain
 
 _NOTHING = object()

@@ -21,6 +21,8 @@ from gatewise.tasks.example import Example, TokenExample
 
 COLUMNS = ("clean", "corrupted", "correct", "incorrect")
 _OLDER_NAMES = {"right": "correct", "wrong": "incorrect"}
+MOST_PROBLEMS = 1_000  # bad rows that are named
+_STOPPED = f"reading stopped here, after {MOST_PROBLEMS:,} bad rows."
 _WAY_OUT = (
     f"Give rows with the columns {', '.join(COLUMNS)}: a list of dicts or of tuples in this order, a dict of lists, a "
     f"pandas frame, or one split of a Hugging Face dataset."
@@ -100,6 +102,9 @@ def valid_rows(records: Iterable[Record], way_out: str = _WAY_OUT) -> tuple[list
             rows.append(Row(where, _example(record, way_out)))
         except GatewiseError as error:
             problems.append(f"{where}: {error}")
+            if len(problems) == MOST_PROBLEMS:
+                problems.append(f"{where}: {_STOPPED}")
+                break
     return rows, problems
 
 
@@ -144,6 +149,9 @@ def encode_rows(
                 examples.append(encoder.encode(with_spaces(row.example, encoder), first_token=first_token))
             except GatewiseError as error:
                 problems.append(f"{row.where}: {error}")
+                if len(problems) >= MOST_PROBLEMS:
+                    problems.append(f"{row.where}: {_STOPPED}")
+                    break
             bar.advance()
     if problems:
         raise BadRowsError(sorted(problems, key=_row_number))
