@@ -57,8 +57,8 @@ def read_records(folder: Path, about: Mapping[str, Any]) -> Records:
         records = Records(dict(content["experiments"]), dict(content["failed"]))
     except (KeyError, TypeError, ValueError) as error:
         raise GatewiseError(
-            f"{path} is no results file of gatewise reproduce ({type(error).__name__}: {error}). Name another folder by "
-            f"--out, or move that file away."
+            f"{path} is no results file of gatewise reproduce ({type(error).__name__}: {error}). Name another folder "
+            f"by --out, or move that file away."
         ) from error
     for what, earlier in abouts.items():
         if earlier != about[what]:
