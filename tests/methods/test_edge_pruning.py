@@ -14,8 +14,8 @@ from gatewise.errors import GatewiseError
 from gatewise.methods.base import Finding, Problem
 from gatewise.methods.edge_pruning.hard_concrete import expected_mask, probability_above, sample_mask
 from gatewise.methods.edge_pruning.method import EdgePruning
-from gatewise.methods.edge_pruning.objective import Objective
 from gatewise.methods.edge_pruning.training import Goal, Training, settled, take_step
+from gatewise.methods.objective import Objective
 from gatewise.models.loader import load_model
 from gatewise.models.synthetic.logic_model import synthetic_pairs
 

@@ -1,6 +1,6 @@
 """Torture: kill work of every kind with SIGKILL at random moments, start it again, compare with undisturbed work.
 
-    python tests/torture/torture.py --kills 10        what `make torture` runs: so many of each kind
+    python tests/torture/torture.py --kills 9        what `make torture` runs: so many of each kind
 
 The processes that are killed are forks of one that has loaded everything, so that most of a moment is work. Further
 ones kill themselves in the middle of writing a file, which random moments seldom meet. `two-at-once` is a sweep by two
@@ -35,8 +35,7 @@ import torch
 
 from gatewise import files, task
 from gatewise.compute import Compute
-from gatewise.methods import Acdc, EapIg, EdgePruning, Method, discover_all
-from gatewise.methods.base import SearchDirection
+from gatewise.methods import Acdc, EdgePruning, Method, Ranking, discover_all
 from gatewise.report import make_report
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
@@ -55,7 +54,7 @@ EXAMPLES = 4
 SEARCHES: dict[str, tuple[Method, list[int]]] = {
     "acdc": (Acdc(max_thresholds=4), [60, 20]),
     "edge-pruning": (EdgePruning(steps=25), [40, 20]),
-    "eap-ig": (EapIg(steps=3), [40, 20]),
+    "ranking": (Ranking(steps=45), [40, 20]),
 }
 GRID: dict[str, Any] = {
     "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "sizes": 20, "seeds": 0,
@@ -67,8 +66,7 @@ GRID: dict[str, Any] = {
 def search(method: Method, sizes: list[int], folder: Path) -> None:
     model = loaded("tiny", None, None)  # before the forks: the same for all of them
     pairs = task("ioi", model, examples=EXAMPLES, seed=0).train
-    direction: SearchDirection = "ns+dn" if method.directed else "ns"
-    discover_all(model, pairs, method, [direction], sizes=sizes, compute=Compute(store=folder / "store"))
+    discover_all(model, pairs, method, ["ns+dn"], sizes=sizes, compute=Compute(store=folder / "store"))
 
 
 def sweep(folder: Path) -> None:
@@ -306,7 +304,7 @@ def litter(folder: Path) -> list[str]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--kills", type=int, default=10)
+    options.add_argument("--kills", type=int, default=9)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", choices=WORK)
     chosen = options.parse_args()

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,18 @@ _COMPUTING = ("torch", "transformers", "tokenizers", "numpy")
 _ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "CUDA_VISIBLE_DEVICES")
 
 
-def circumstances(command: str, model: str, task: str, method: str) -> dict[str, Any] | None:
-    """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method."""
-    name, _ = parse_name(task)
-    task_files = [] if name in RECIPES else [Path(name)]
+def circumstances(
+    command: str, model: str, tasks: Iterable[str], method: str, settings: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method.
+
+    settings: The `key=value` texts of --set.
+    """
+    names = [parse_name(task)[0] for task in tasks]
+    task_files = [Path(name) for name in names if name not in RECIPES]
     model_files = _model_files(model)
-    own_method = ":" in method  # module:NAME, whose code may change
-    if own_method or model_files is None or not all(path.is_file() for path in task_files):
+    own_code = any(":" in text for text in (method, *settings))  # module:NAME, whose code may change
+    if own_code or model_files is None or not all(path.is_file() for path in task_files):
         return None
     package = [path for path in _PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     return {

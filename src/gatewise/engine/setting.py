@@ -34,6 +34,7 @@ from gatewise.engine.runs.memory import map_large_blocks
 from gatewise.errors import GatewiseError
 from gatewise.limits import check_seed
 from gatewise.models.components import is_cut_up
+from gatewise.models.logit_check import check_prompts
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 from gatewise.tasks.encoding import tokenizer_fingerprint
@@ -317,8 +318,10 @@ class Setting:
 
     @cached_property
     def _outputs_finite(self) -> bool:
-        for side in SIDES:
-            if not bool(torch.isfinite(Setting(self.model, self.pairs[:1]).last_logits(side)).all()):
+        first = Setting(self.model, self.pairs[:1])
+        finite = torch.stack([torch.isfinite(first.last_logits(side)).all() for side in SIDES]).tolist()
+        for side, is_finite in zip(SIDES, finite, strict=True):
+            if not is_finite:
                 raise GatewiseError(
                     f"{self.model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'."
                 )
@@ -362,6 +365,7 @@ def _check_pairs(model: Model, pairs: Pairs) -> None:
     limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     if limit is not None and pairs.width > limit:
         raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
+    check_prompts(model, pairs.width)
 
 
 Data: TypeAlias = Pairs | Task | Setting  # what every public call takes after the model

@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gatewise.devices import on_device
 from gatewise.errors import GatewiseError
+from gatewise.models.gradient_rules import norm_scale, norms_are_constant, softmax, with_gradient_of
 from gatewise.models.layout import Layout, Rotary
 
 Kind = Literal["q", "k", "v"]
@@ -38,8 +40,13 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.center:
-            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+            y = F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        else:
+            y = F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if not (norms_are_constant() and y.requires_grad):
+            return y
+        _, scale = self.standardise(x.detach().to(torch.promote_types(x.dtype, torch.float32)))
+        return with_gradient_of(self.share(x, scale.to(x.dtype)), y)
 
     def standardise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x before weight and bias are applied, and the factor that scaled it. [..., d] and [..., 1]"""
@@ -67,7 +74,7 @@ class JointHeadNorm:
     def __call__(self, y: Tensor) -> Tensor:
         """y: [head or key head, rows..., head dimension], all of them."""
         weight = self.weight.repeat_interleave(y.shape[0] // self.weight.shape[0], dim=0)
-        scale = torch.rsqrt(y.square().mean(dim=(0, -1), keepdim=True) + self.eps)
+        scale = norm_scale(torch.rsqrt(y.square().mean(dim=(0, -1), keepdim=True) + self.eps))
         return y * scale * weight.reshape(y.shape[0], *[1] * (y.dim() - 2), -1)
 
 
@@ -160,13 +167,13 @@ class Attention:
             if len(heads) == len(x) == self.n_heads:  # the weights of all heads need not be gathered
                 parts.append((heads, self.project(kind, x, layout)))
             elif len(x) == 1 and 2 * len(heads) > self.n_heads:  # cheaper once for each group than for each head
-                parts.append((heads, self.per_head(self.project(kind, x, layout))[heads.to(x.device)]))
+                parts.append((heads, self.per_head(self.project(kind, x, layout))[on_device(heads, x.device)]))
             elif len(heads):
-                parts.append((heads, self.project(kind, x, layout, heads.to(x.device))))
+                parts.append((heads, self.project(kind, x, layout, on_device(heads, x.device))))
         if len(parts) == 1:
             return parts[0][1]
         order = torch.cat([heads for heads, _ in parts]).argsort()
-        return torch.cat([values for _, values in parts])[order.to(self.out.device)]
+        return torch.cat([values for _, values in parts])[on_device(order, self.out.device)]
 
     def normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
@@ -237,7 +244,7 @@ class Attention:
         rows, columns = slice(stop - q.shape[-2], stop), slice(stop - scores.shape[-1], stop)
         scores = scores + layout.mask(self.sliding, rows, columns)
         # Half precision sums too few digits of many small weights, so the softmax is taken in float32 at least.
-        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        return softmax(scores, torch.promote_types(scores.dtype, torch.float32))
 
     def write(self, z: Tensor, heads: Tensor | None = None) -> Tensor:
         """What these heads (default: all; all of them if a norm couples them) add to the residual stream.
@@ -256,7 +263,7 @@ class Attention:
         if self.joint_norm is None:
             return shares
         total = shares.sum(dim=0)
-        scale = torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + self.joint_norm.eps)
+        scale = norm_scale(torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + self.joint_norm.eps))
         return shares * scale * self.joint_norm.weight
 
     def write_sum(self, z: Tensor) -> Tensor:
@@ -290,7 +297,8 @@ class Attention:
 
     def _groups_of(self, heads: Tensor) -> Tensor:
         """The key and value head that each of these query heads shares with its group."""
-        return heads // (self.n_heads // self.k.weight.shape[0])
+        per_group = self.n_heads // self.k.weight.shape[0]
+        return heads if per_group == 1 else heads // per_group
 
     def _of_prefix(self, x: Tensor, heads: Tensor | None, dimensions: int) -> Tensor:
         """Cached keys or values for each of these heads, with row dimensions between head and example."""

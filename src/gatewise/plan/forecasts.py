@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gatewise.compute import parse_bytes
-from gatewise.engine.runs.batches import free_memory
+from gatewise.devices import free_memory
 from gatewise.engine.runs.counting import Counter
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
@@ -146,7 +146,7 @@ def forecast(
         direction=direction,
         device=machine.name,
         dtype=dtype,
-        examples=examples,
+        examples=len(planned.pairs),
         tokens=planned.pairs.width,
         window=planned.pairs.width - int(planned.pairs.first_difference.min()),
         graph_edges=graph.n_edges,

@@ -48,7 +48,10 @@ class Entry:
             cell = record["cell"]
             named = f"{cell.get('method')} {cell.get('direction')}"
             where = f"{cell.get('task')} in {cell.get('model')}, seed {cell.get('seed')}"
-            return f"{record.get('what')}: {named}, {_size(cell.get('sizes'), cell.get('threshold'))}: {where}"
+            size = _size(cell.get("sizes"), cell.get("threshold"))
+            if cell.get("faithfulness") is not None:
+                size = f"faithfulness {cell['faithfulness']}"
+            return f"{record.get('what')}: {named}, {size}: {where}"
         if "what" in record:
             return str(record["what"])
         return json.dumps(record)[:200] if record else ""
@@ -65,6 +68,8 @@ class Entry:
 
 
 def _size(sizes: Any, threshold: Any) -> str:
+    if not sizes and threshold is None:  # a ranking, which serves all sizes
+        return "all edges"
     return f"{_listed(sizes)} edges" if sizes else f"threshold {threshold}"
 
 

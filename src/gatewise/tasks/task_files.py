@@ -34,9 +34,11 @@ MOST_PAIRS = 200_000
 _WAY_OUT = f"A file has the columns {', '.join(COLUMNS)}, separated by commas (.csv) or as JSON objects (.jsonl)."
 
 
-def read_pairs(path: Path, encoder: Encoder, *, first_token: bool = False) -> list[TokenExample]:
-    """Return all pairs of a file as tokens, in order, or raise an error that names every line that is wrong."""
-    return encode_rows(*read_lines(path), encoder, first_token=first_token, name=path.name)
+def read_pairs(
+    path: Path, encoder: Encoder, *, first_token: bool = False, skip_bad: bool = False
+) -> tuple[list[TokenExample], list[str]]:
+    """Return all pairs of a file as tokens, in order, and a sentence for each bad line; an error unless skipped."""
+    return encode_rows(*read_lines(path), encoder, first_token=first_token, name=path.name, skip_bad=skip_bad)
 
 
 def read_lines(path: Path) -> tuple[list[Row], list[str]]:

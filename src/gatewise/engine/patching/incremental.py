@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.devices import rows_of
 from gatewise.engine.patching.propagation import (
     DEAD,
     WIDE,
@@ -100,7 +101,8 @@ class State:
 
     def carried(self, senders: Sequence[int], positions: int) -> Tensor:
         """What keeping an edge from each sender adds to a port's input at the last positions. [sender, ..., d]"""
-        return self.outputs[:, :, -positions:][senders] - self.on.other[:, :, -positions:][senders]
+        rows = rows_of(senders, self.outputs.device)
+        return self.outputs[:, :, -positions:][rows] - self.on.other[:, :, -positions:][rows]
 
     def removed(self, senders: Sequence[int], positions: int) -> Tensor:
         """Change of a port's input if the edges from the first, the first two, ... of these senders go."""
@@ -109,7 +111,7 @@ class State:
         for row, sender in enumerate(senders):  # one by one: `carried(senders).cumsum` would gather copies of both
             torch.sub(other[sender], outputs[sender], out=changes[row])
             if row:
-                changes[row] += changes[row - 1]
+                changes[row].add_(changes[row - 1])
         return changes
 
     def port_input(self, port: int) -> Tensor:
@@ -150,7 +152,7 @@ class State:
             proposal.heads.append(heads)
             # The difference, not the output: sums along kept edges need no other node's, and small changes keep their
             # digits, which the difference of two large sums would lose.
-            change = out - self.outputs[:, :, -self._positions(step) :][step.written][:, None]
+            change = out - self.outputs[:, :, -self._positions(step) :][step.written_rows][:, None]
             last[first : first + len(change)] = change[..., -1:, :]
             first += len(change)
             if step.wide:
@@ -278,7 +280,7 @@ class State:
             for kind in kinds_of(self.graph, port):
                 x = into[:, -positions:] if kind == "q" else into
                 new[kind] = sublayer.project(kind, x[None, None], self.on.layout, step.heads)
-        self.outputs[step.written, :, -positions:] = self._written(step, new)[:, 0]
+        self.outputs[step.written_rows, :, -positions:] = self._written(step, new)[:, 0]
         self._take_heads(step, new, 0)
 
 

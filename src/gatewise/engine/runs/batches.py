@@ -9,10 +9,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import psutil
-import torch
-
 from gatewise.compute import format_bytes, parse_bytes
+from gatewise.devices import free_memory
 from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, queries_at_once
 from gatewise.models.model import Model
@@ -111,11 +109,6 @@ def bytes_needed(
         maps = _MAP_COPIES * sizes.maps(examples, window, width)
     before_window = examples * first_run + _MAP_COPIES * sizes.maps(examples, before, before)
     return examples * (before_bytes + logits) + max(before_window, examples * per_position * window + maps)
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free where a device computes."""
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
 
 
 def check_free_memory(model: Model, needed: int, what: str) -> None:

@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.runs.counting import GRAIN, Counter
@@ -34,12 +35,13 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share, single_directions_of
 from gatewise.methods.edge_pruning.hard_concrete import expected_mask
-from gatewise.methods.edge_pruning.objective import Objective, bytes_of
 from gatewise.methods.edge_pruning.training import Goal, Training, open_edges, train
+from gatewise.methods.objective import Objective, bytes_of
 from gatewise.progress import progress_bar
 
 _MOST_PER_STEP = 32  # examples of a step, by default
 _COUNTED = 8  # steps that a forecast counts
+_UNSETTLED = 0.25  # deviation of the expected number of edges from the asked one, from which on it is warned of
 
 
 class Optimiser(NamedTuple):
@@ -210,10 +212,24 @@ class EdgePruning(Method):
             return [Finding(scores >= problem.threshold, scores, notes)]
         findings = []
         for size in problem.sizes[direction]:
-            scores, log_alpha, notes = scored[self._trained_size(size, problem, direction)]
+            trained_for = self._trained_size(size, problem, direction)
+            scores, log_alpha, notes = scored[trained_for]
+            notes = {**notes, "trained_for": trained_for}
             mask = select_edges(problem.graph, _strength(scores, log_alpha), size, problem.select)
             findings.append(Finding(mask, scores, notes))
         return findings
+
+    def doubts(self, circuit: Circuit) -> list[str]:
+        """Point out masks that have not settled: they expect another number of edges than the circuit has."""
+        notes = circuit.provenance.get("notes", {})
+        asked = notes.get("trained_for")
+        far = [edges for edges in notes.get("expected_edges", []) if asked and abs(edges / asked - 1) > _UNSETTLED]
+        if not far:
+            return []
+        return [
+            f"is cut from masks that were to keep {asked:,} edges and expect {far[0]:,.0f}: the training has not "
+            f"settled. Give it more steps than {self.steps:,} (--set steps={2 * self.steps})."
+        ]
 
     def forecast(self, problem: Problem) -> Work:
         """Count all steps of the schedule: with a mask for each example, by some of them, on random masks.

@@ -68,6 +68,37 @@ class Objective:
                 gradient[rows] += into_mask.cpu() * share
         return total, graph.vector(gradient)
 
+    def of_each(self, mask: Tensor, step: int) -> tuple[float, Tensor]:
+        """Return the distance of one mask, and the gradient of every example's own distance.
+
+        Args:
+            mask: For all examples of the step. [edge]
+            step: Which step, and so which examples.
+
+        Returns:
+            The distance, averaged over examples and summed over directions, and gradients that are 0 where the mask is
+            0. [example, edge]
+        """
+        graph, batches = self.model.graph, self.steps[step % len(self.steps)]
+        matrix, first, examples = graph.matrix(mask), batches[0].first, self.examples(step)
+        total, gradient = 0.0, mask.new_zeros(examples, len(mask))
+        for direction in self.directions:
+            for batch in batches:
+                value, into_mask = self.gradient_of_each(matrix, batch, direction)
+                start = batch.first - first
+                total += float(value) / examples
+                gradient[start : start + len(batch.pairs)] += graph.vector(into_mask).to(gradient)
+        return total, gradient
+
+    def gradient_of_each(self, matrix: Tensor, batch: Batch, direction: Direction) -> tuple[Tensor, Tensor]:
+        """Return the summed distance of a batch under one mask, and the gradient of every example's.
+
+        matrix: [port, sender] -> [example, port, sender]
+        """
+        prepared = self.prepared(batch, direction)
+        distance = self._metric.distance(prepared.reference_logits, batch.pairs)
+        return MaskedEngine(self.model, prepared, _ROOM).gradient(matrix, lambda logits: distance(logits).sum())
+
     def gradient(self, matrix: Tensor, batch: Batch, direction: Direction) -> tuple[Tensor, Tensor]:
         """Return the mean distance of a batch under a mask, and its gradient.
 
