@@ -26,6 +26,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
+import psutil
 import torch
 
 from gatewise.errors import GatewiseError, first_line
@@ -222,6 +223,8 @@ def _in_processes(
                 if begun.done() and begun.exception() is None:
                     with suppress(ProcessLookupError):
                         os.kill(begun.result(), signal.SIGTERM)
+            if len(process_ids) < workers or not all(begun.done() for begun in process_ids):
+                _stop_server()
             raise
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
@@ -239,6 +242,14 @@ def _start_method() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTS)
     return context
+
+
+def _stop_server() -> None:
+    """Kill a fork server that is still importing: whoever waits for its processes would wait for many seconds."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any("multiprocessing.forkserver" in word for word in child.cmdline()):
+                child.kill()  # the next process that is asked for starts another
 
 
 @contextmanager

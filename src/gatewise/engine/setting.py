@@ -32,6 +32,7 @@ from gatewise.engine.runs.activations import (
 from gatewise.engine.runs.batches import ROW_BYTES, batches, bytes_needed, window_of
 from gatewise.engine.runs.memory import map_large_blocks
 from gatewise.errors import GatewiseError
+from gatewise.limits import check_seed
 from gatewise.models.components import is_cut_up
 from gatewise.models.logit_check import check_prompts
 from gatewise.models.model import Model
@@ -86,6 +87,7 @@ class Setting:
     ) -> None:
         self.model, self.pairs = model, pairs
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
+        check_seed(seed)
         self.check_direction("ns")
         _check_pairs(model, pairs)
         self.memory, self._asked_memory = parse_bytes(memory), memory

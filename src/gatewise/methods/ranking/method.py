@@ -233,7 +233,7 @@ class Ranking(Method):
         trainings = self.parts(problem)
         directions = len([direction for objectives in trainings for direction in objectives])
         objective = Objective(setting, ("ns",), self.examples_per_step(setting))
-        batch = objective.steps[0][0]
+        batch, room = objective.steps[0][0], objective.room
         with Counter() as preparing:
             prepared_bytes = bytes_of(objective.prepared(batch, "ns"))
         smallest, largest = self.trained_sizes(graph)
@@ -250,8 +250,8 @@ class Ranking(Method):
             moved += counted.moved / _COUNTED
         steps = self.steps * directions * len(objective.steps[0])
         preparations = len(objective.steps) * len(objective.steps[0]) * directions
-        others = min(setting.memory, (preparations - 1) * prepared_bytes)
-        if preparations * prepared_bytes > setting.memory:
+        others = min(room, (preparations - 1) * prepared_bytes)
+        if preparations * prepared_bytes > room:
             preparations = steps  # they are made again at every step
         return Work(
             runs=int(GRAIN * (max(preparing.peak, preparing.live + peak) + others)),
