@@ -6,16 +6,18 @@ edges carry (the ablation) and what is measured (the metric) belong to it, since
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.compute import Compute, current_compute, parse_bytes
+from gatewise.compute import Compute, current_compute, memory_budget
+from gatewise.devices import halvings, is_accelerator, is_out_of_memory, release_cached_memory
 from gatewise.engine.metrics import LOGIT_DIFF, Metric, MetricFunction, metric_of
 from gatewise.engine.runs.activations import (
     Ablation,
@@ -30,7 +32,7 @@ from gatewise.engine.runs.activations import (
     plain_run,
 )
 from gatewise.engine.runs.batches import batches
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 from gatewise.tasks.encoding import tokenizer_fingerprint
@@ -38,6 +40,7 @@ from gatewise.tasks.pairs import Pairs
 
 Memory: TypeAlias = "int | str | None"
 AnyMetric: TypeAlias = "str | Metric | MetricFunction | None"
+Outcome = TypeVar("Outcome")
 Half = Literal["train", "test"]
 SideName = Literal["clean", "corrupted"]
 SIDES: tuple[SideName, SideName] = ("clean", "corrupted")
@@ -53,6 +56,11 @@ class Batch(NamedTuple):
     def rows(self) -> slice:
         """The examples of the batch among all."""
         return slice(self.first, self.first + len(self.pairs))
+
+    def cut(self, size: int) -> list[Batch]:
+        """The same examples in batches of at most so many."""
+        starts = range(0, len(self.pairs), size)
+        return [Batch(self.first + start, self.pairs[start : start + size]) for start in starts]
 
 
 class Setting:
@@ -85,7 +93,8 @@ class Setting:
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
         self.check_direction("ns")
         _check_pairs(model, pairs)
-        self.memory = parse_bytes(memory)
+        self.memory = memory_budget(memory, model.device)
+        self.memory_from_device = memory is None and is_accelerator(model.device)  # the budget is what was free
         self._batches: dict[bool, list[Batch]] = {}  # by whether a gradient is taken
         self._runs: dict[tuple[int, int], BothRuns] = {}
         self._room = self.memory
@@ -133,7 +142,7 @@ class Setting:
             if half is None:
                 raise GatewiseError(f"which pairs of {data!r}? Pass its task.train or task.test.")
             data = data.train if half == "train" else data.test
-        memory = current_compute(compute).memory_bytes
+        memory = current_compute(compute).memory
         return cls(model, data, ablation=ablation or "patching", metric=metric, seed=seed, memory=memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -161,7 +170,9 @@ class Setting:
         Returns:
             A setting with the same ablation, metric, seed and memory.
         """
-        return Setting(self.model, pairs, **self._choices)
+        setting = Setting(self.model, pairs, **self._choices)
+        setting.memory_from_device = self.memory_from_device
+        return setting
 
     @property
     def _choices(self) -> dict[str, Any]:
@@ -289,6 +300,69 @@ class Setting:
                     f"{self.model.name} gives NaN or infinite logits on the {side} side; try dtype='float32'."
                 )
         return True
+
+    def with_less_memory(self) -> Setting:
+        """Make the same setting with half of the memory budget.
+
+        Returns:
+            A setting whose batches have about half as many examples.
+        """
+        setting = Setting(self.model, self.pairs, **{**self._choices, "memory": self.memory // 2})
+        setting.memory_from_device = self.memory_from_device
+        return setting
+
+    def in_fitting_batches(self, batch: Batch, work: Callable[[Batch], Outcome]) -> list[Outcome]:
+        """Work on a batch, or on ever smaller parts of it where an accelerator's memory does not hold it.
+
+        Args:
+            batch: One of `batches()`.
+            work: Called with a batch; what it gives is summed or joined by the caller.
+
+        Returns:
+            What `work` gave, in the order of the examples: one outcome, unless the memory was full.
+
+        Raises:
+            GatewiseError: One example alone does not fit.
+        """
+        left = batch.cut(-(-len(batch.pairs) >> halvings()) or 1)[::-1]
+        outcomes = []
+        while left:
+            part = left.pop()
+            try:
+                outcomes.append(work(part))
+                continue
+            except RuntimeError as error:
+                if not is_accelerator(self.model.device) or not is_out_of_memory(error):
+                    raise
+            # Only here, where the error is gone, is what its frames held free again.
+            self.make_room(len(part.pairs))
+            left += part.cut(-(-len(part.pairs) // 2))[::-1]
+        return outcomes
+
+    def make_room(self, examples: int) -> None:
+        """Let go of what is kept on a full device, and tell the user.
+
+        Args:
+            examples: So many at a time did not fit.
+
+        Raises:
+            GatewiseError: It was one example.
+        """
+        device = self.model.device
+        self._runs.clear()
+        self._room = 0
+        release_cached_memory(device)
+        if examples == 1:
+            raise GatewiseError(
+                f"{device} ran out of memory with one example of {self.pairs.width} tokens. Shorten the prompts, use "
+                f"dtype='bfloat16', or another device."
+            )
+        warnings.warn(
+            f"{device} ran out of memory with {examples} examples at a time; going on with half as many. Give memory= "
+            f"(--memory) to choose a budget.",
+            GatewiseWarning,
+            stacklevel=3,
+        )
 
     def last_logits(self, side: SideName = "clean") -> Tensor:
         """Run the whole model on one side.

@@ -57,7 +57,12 @@ def facts(problem: Problem, method: Method) -> dict[str, Any]:
 
 def ingredients(problem: Problem, method: Method) -> dict[str, Any]:
     """Return the facts that make the key under which the result is stored."""
-    return {name: value for name, value in facts(problem, method).items() if name not in _FOR_PEOPLE}
+    determining = {name: value for name, value in facts(problem, method).items() if name not in _FOR_PEOPLE}
+    # Workers search on any device of a kind, and each has its own free memory: the key says what was asked for.
+    determining["device"] = problem.model.device.type
+    if problem.setting.memory_from_device:
+        determining["memory"] = "free memory of the device"
+    return determining
 
 
 def provenance(
