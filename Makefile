@@ -16,7 +16,7 @@ COMPARED = $(if $(wildcard $(PEERS)),--peers $(PEERS) --out $(ACDC))
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two pips at once would spoil the environment
 .PHONY: help demo test coverage browser lint format hooks docs pictures notebook bench bench-long bench-peers \
-	scaling fuzz torture torture-ray tiny dist clean
+	scaling frontier fuzz torture torture-ray tiny dist clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -74,6 +74,9 @@ bench-peers: $(PEERS_VENV)/.installed ## measure AutoCircuit, in an environment 
 
 scaling: $(VENV)/.installed-figures ## cost against edges, examples, tokens and layers, drawn to docs/img/scaling.svg
 	$(BIN)/python bench/scaling.py
+
+frontier: $(VENV)/.installed-figures ## faithfulness against edges and cost, all methods, two models, three tasks (hours; it resumes)
+	OMP_NUM_THREADS=1 $(BIN)/python bench/frontier.py
 
 fuzz: $(VENV)/.installed-fuzz ## feed broken files to every loader: a million cases each, mutated and guided by coverage (an hour)
 	$(BIN)/python fuzz/run.py

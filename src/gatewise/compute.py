@@ -17,10 +17,12 @@ import torch
 
 from gatewise.devices import device_budget, is_accelerator
 from gatewise.errors import GatewiseError
+from gatewise.files import shown
 from gatewise.store import Store
 from gatewise.workers import WorkerPool, check_workers
 
 DEFAULT_MEMORY = 4 << 30  # bytes of activations at a time
+_MOST_MEMORY = 1 << 50  # more than any machine has
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ENTERED: ContextVar[tuple[Compute, ...]] = ContextVar("entered", default=())
 
@@ -104,7 +106,19 @@ def parse_bytes(memory: int | str | None) -> int:
     """Return bytes from a number or from text such as "8GB"; by default 4 GB."""
     if memory is None:
         return DEFAULT_MEMORY
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(memory).lower())
-    if match is None or float(match[1]) <= 0:
-        raise GatewiseError(f"memory is a positive number of bytes or text such as '8GB', got {memory!r}.")
-    return int(float(match[1]) * _UNITS[match[2]])
+    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?)i?b?\s*", str(memory).lower())
+    given = 0 if match is None else int(float(match[1]) * _UNITS[match[2]])
+    if not 0 < given <= _MOST_MEMORY:
+        raise GatewiseError(
+            f"memory is a positive number of bytes or text such as '8GB', at most {format_bytes(_MOST_MEMORY)}; "
+            f"got {shown(memory)}."
+        )
+    return given
+
+
+def format_bytes(count: int) -> str:
+    """Return text such as "1.5 GiB", in the largest unit of which there is at least one."""
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count} bytes"

@@ -3,6 +3,9 @@
 A message says what was given, what was expected, and the way out. The command line prints it as one line.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class GatewiseError(ValueError):
     """A problem the user can fix: bad input, a missing file, too little memory."""
@@ -16,3 +19,9 @@ def first_line(error: BaseException) -> str:
     """Return the first line of what a library's error says, without its full stop; its type if it says nothing."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".:")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'ioi'?" if a name is nearly one that is known, else nothing."""
+    near = difflib.get_close_matches(name.lower(), list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

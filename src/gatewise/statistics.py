@@ -141,6 +141,33 @@ def ratio_interval(tops: Sequence[float], bottoms: Sequence[float]) -> Interval:
     return Interval(value, float(low), float(high), len(top))
 
 
+def geometric_interval(values: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values, one per unit, with its bootstrap interval over units.
+
+    Ends are NaN for fewer than two units.
+    """
+    logs = torch.tensor(values, dtype=torch.float64).log()
+    mean = math.exp(float(logs.mean()))
+    if len(logs) < 2:
+        return Interval(mean, math.nan, math.nan, len(logs))
+    low, high = percentile_interval((logs @ resampling_weights(len(logs))).exp())
+    return Interval(mean, float(low), float(high), len(logs))
+
+
+def kept_share(left: Tensor, whole: Tensor, confidence: float = 0.95) -> tuple[float, float]:
+    """Return 1 - mean(left) / mean(whole), the smallest over sides, and its lower confidence bound.
+
+    The bound is one-sided, by resampling units: both means of all sides with the same units, since a unit that is hard
+    for one is hard for the other. NaN where there is nothing to divide by.
+
+    left, whole: [side, unit]
+    """
+    weights = resampling_weights(left.shape[-1])
+    share = (1 - left.mean(dim=-1) / whole.mean(dim=-1)).amin()
+    drawn = (1 - (left @ weights) / (whole @ weights)).amin(dim=0).sort().values
+    return float(share), float(drawn[int(len(drawn) * (1 - confidence))])
+
+
 def joint_sign_flip_p(values: Tensor) -> float:
     """Return p of all means being 0 at once, one for each kind: flips that make any as large as the largest is.
 

@@ -28,6 +28,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -35,6 +36,7 @@ from torch import Tensor
 
 from gatewise.devices import assign, assigned, device_count
 from gatewise.errors import GatewiseError, GatewiseWarning, first_line
+from gatewise.import_path import starting_elsewhere, take_up
 from gatewise.progress import hide_bars
 
 Job = TypeVar("Job")  # a cell of a sweep, a search or a measurement of an experiment, a part of a search
@@ -268,10 +270,11 @@ def _in_processes(
             if getattr(own, "pool", None) is None:
                 if getattr(own, "device", None) is None:  # a process that follows a dead one has the same
                     own.device = kind if kind == "cpu" else f"{kind}:{next(numbers) % device_count(kind)}"
-                own.pool = ProcessPoolExecutor(1, mp_context=_start_method(), initializer=_end_with_parent)
-                pools.append(own.pool)
-                with _without_main():
-                    process_ids.append(own.pool.submit(_begin, shared, dict(os.environ)))
+                environment, surroundings = dict(os.environ), _surroundings()
+                with _without_main(), starting_elsewhere():  # the pool starts a tracker, its first job the processes
+                    own.pool = ProcessPoolExecutor(1, mp_context=_start_method(), initializer=_end_with_parent)
+                    pools.append(own.pool)
+                    process_ids.append(own.pool.submit(_begin, shared, environment, surroundings))
             future: Future[bytes] = own.pool.submit(_in_worker, job, work, own.device, tries)
             finished: FinishedJob[Job] = pickle.loads(future.result())  # noqa: S301 - our own
             return _noted(finished, own.device, tries)
@@ -334,11 +337,17 @@ def _end_with_parent() -> None:
         threading.Thread(target=wait, daemon=True).start()
 
 
-def _begin(shared: bytes, environment: dict[str, str]) -> int:
+def _surroundings() -> tuple[str, list[str]]:
+    """The working folder, and where modules are looked for."""
+    return os.getcwd(), list(sys.path)
+
+
+def _begin(shared: bytes, environment: dict[str, str], surroundings: tuple[str, list[str]]) -> int:
     """The first thing that a process does; returns its id."""
     global _shared
     os.environ.clear()
     os.environ.update(environment)  # the fork server's may be of an earlier time
+    take_up(*surroundings)
     hide_bars()
     _shared = _Shared("", lambda: shared)
     return os.getpid()
@@ -359,13 +368,20 @@ def _in_worker(job: Any, work: JobFunction[Any], device: str = "cpu", tries: int
 
 
 def on_ray_worker(
-    job: Any, work: JobFunction[Any], name: str, content: Sequence[Any], kind: str = "cpu", tries: int = 0
+    job: Any,
+    work: JobFunction[Any],
+    name: str,
+    content: Sequence[Any],
+    surroundings: tuple[str, list[str]],
+    kind: str = "cpu",
+    tries: int = 0,
 ) -> bytes:
     """Do a job in a worker of Ray, which may have done others of the same work before. content: an object reference"""
     global _shared
     hide_bars()
     device = _device_of_ray(kind)
     if _shared.name != f"{name} {device}":  # Ray may give the next job of this process another device
+        take_up(*surroundings)
         _shared = _Shared(f"{name} {device}", lambda: bytes(_ray().get(content[0])))
     return _in_worker(job, work, device, tries)
 
@@ -394,7 +410,10 @@ def _on_ray(
     if ours:
         try:
             _check_reachable(address)
-            ray.init(address=address, log_to_driver=False, logging_level="error")
+            # In a folder of its own that holds nothing: Ray would let workers look for modules in ours.
+            with TemporaryDirectory(prefix="gatewise-ray-") as empty:
+                environment = {"working_dir": empty}
+                ray.init(address=address, log_to_driver=False, logging_level="error", runtime_env=environment)
         except (OSError, ValueError, RuntimeError) as error:
             raise GatewiseError(
                 f"there is no Ray cluster at {address!r} ({first_line(error)}). Start one with `ray start --head`, "
@@ -411,7 +430,10 @@ def _on_ray(
         remote = ray.remote(on_ray_worker).options(num_cpus=threads, max_retries=0, **taken)
         # In a list, since Ray would fetch a reference that is an argument before the job starts, for every job.
         name, content = uuid.uuid4().hex, [ray.put(shared)]
-        pending: dict[Any, tuple[Job, int]] = {remote.remote(job, work, name, content, kind): (job, 0) for job in jobs}
+        surroundings = _surroundings()
+        pending: dict[Any, tuple[Job, int]] = {}
+        for job in jobs:
+            pending[remote.remote(job, work, name, content, surroundings, kind)] = (job, 0)
         while pending:
             (done,), _ = ray.wait(list(pending), num_returns=1)
             job, tries = pending.pop(done)
@@ -419,7 +441,8 @@ def _on_ray(
                 yield _noted(pickle.loads(ray.get(done)), kind, tries)  # noqa: S301 - our own
             except ray.exceptions.RayError as error:
                 if tries < retries:
-                    pending[remote.remote(job, work, name, content, kind, tries + 1)] = (job, tries + 1)
+                    again = remote.remote(job, work, name, content, surroundings, kind, tries + 1)
+                    pending[again] = (job, tries + 1)
                 else:
                     yield FinishedJob(job, problem=f"{first_line(error)} ({retries + 1} times)")
     finally:

@@ -54,13 +54,14 @@ def test_several_sizes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_json_settings_and_store(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    options = ("--edges", 50, "--direction", "ns+dn", "--set", "combine=max", "--store", tmp_path / "runs", "--json")
+    settings = ("--set", "combine=max", "--set", "rule=gim")
+    options = ("--edges", 50, "--direction", "ns+dn", *settings, "--store", tmp_path / "runs", "--json")
     printed = []
     for _ in range(2):
         assert discover(monkeypatch, tmp_path / "out", *options) == 0
         printed.append(json.loads(capsys.readouterr().out))
     assert printed[0] == printed[1]  # the time, too: it was read, not found again
-    assert printed[0]["parameters"] == {"combine": "max"}
+    assert printed[0]["parameters"] == {"rule": "gim", "combine": "max"}
     assert [entry["edges"] for entry in printed[0]["circuits"]] == [50]
     assert Path(printed[0]["circuits"][0]["file"]).name == "eap-ns+dn-50.json"
 
@@ -81,6 +82,7 @@ def test_threshold(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
         (["--edges", "10", "--set", "combine"], "has no '='"),
         (["--edges", "10", "--set", "steps=1"], "eap has no parameter 'steps'"),
         (["--edges", "10", "--set", "combine=mean"], "expected sum or max"),
+        (["--edges", "10", "--set", "rule=grim"], "rule=grim: expected plain or constant-norm or gim or relp"),
         (["--edges", "1000000"], "a circuit of 1,000,000 edges was asked for"),
         (["--edges", "10", "--direction", "up"], "direction is"),
     ],
@@ -114,3 +116,25 @@ def test_methods(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert list(listed) == list(methods())
     assert listed["eap"]["parameters"]["combine"] == {"default": "sum", "values": "sum or max"}
+
+
+def test_a_size_by_faithfulness(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("discover", "tiny", "--examples", 24, "--out", tmp_path, "--faithfulness")
+    assert run(monkeypatch, *words, 0.6, "--direction", "ns,ns+dn", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    for entry in content["circuits"]:
+        record = content["faithfulness"][entry["direction"]]
+        assert record["edges"] == entry["edges"] == len(Circuit.load(Path(entry["file"])))
+    assert run(monkeypatch, *words, 0.999, "--edges", 5) == 1
+    assert "a faithfulness of 100% is not reached below 5 edges" in capsys.readouterr().out
+    for wrong, message in (
+        ((1.5,), "between 0 and 1, such as 0.85; got 1.5"),
+        ((0.5, "--threshold", 1), "leave out --threshold"),
+        ((0.5, "--edges", "10,20"), "one --edges at most"),
+        ((0.5, "--method", "acdc"), "acdc searches anew for every size"),
+        ((0.5, "--edges", 10**9), "tiny has"),
+    ):
+        assert run(monkeypatch, *words, *wrong) == 2
+        assert message in capsys.readouterr().err

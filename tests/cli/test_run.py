@@ -108,21 +108,28 @@ def test_changed_files_of_a_model_or_a_task_are_noticed(tmp_path: Path) -> None:
     task.write_text("clean,corrupted,right,wrong\n")
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"1")
-    asked = circumstances("run", str(model), str(task), "eap")
-    assert asked == circumstances("run", str(model), str(task), "eap")
+    asked = circumstances("run", str(model), [str(task)], "eap")
+    assert asked == circumstances("run", str(model), [str(task)], "eap")
     task.write_text("clean,corrupted,right,wrong\na,b,c,d\n")
-    changed = circumstances("run", str(model), str(task), "eap")
+    changed = circumstances("run", str(model), [str(task)], "eap")
     assert changed != asked
     (model / "model.safetensors").write_bytes(b"12")
-    assert changed != circumstances("run", str(model), str(task), "eap")
-    for words in (("nobody/knows", "ioi", "eap"), ("tiny", str(tmp_path / "no.csv"), "eap"), ("tiny", "ioi", "own:M")):
-        assert circumstances("run", *words) is None
+    assert changed != circumstances("run", str(model), [str(task)], "eap")
+    no_file = str(tmp_path / "no.csv")
+    for name, tasks, method in (
+        ("nobody/knows", ["ioi"], "eap"),
+        ("tiny", ["ioi", no_file], "eap"),
+        ("tiny", ["ioi"], "own:M"),
+    ):
+        assert circumstances("run", name, tasks, method) is None
+    assert circumstances("run", "tiny", ["ioi"], "eap", ["rule=gim"]) is not None
+    assert circumstances("run", "tiny", ["ioi"], "eap", ["rule=my_rules:RULE"]) is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--edges", "10000000"], "tiny has 3,628"),
+        (["--edges", "10000000"], "a circuit of 10,000,000 edges was asked for; tiny has 3,628"),
         (["--sizes", "ten"], "expected whole numbers"),
         (["--method", "guess"], "no method 'guess'"),
     ],

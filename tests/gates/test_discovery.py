@@ -43,6 +43,18 @@ def test_sizes_and_options(tmp_path: Path) -> None:
     assert any(tmp_path.iterdir())
 
 
+def test_circuits_by_faithfulness_have_one_size() -> None:
+    model = gw.load_model("tiny")
+    task = gw.task("ioi", model, examples=24, seed=0)
+    gates = gw.find_gates(model, task, faithfulness=0.5)
+    sizes = [len(gw.discover(model, task, "eap", side, faithfulness=0.5)) for side in ("ns", "dn")]
+    assert gates.joint is not None
+    assert [len(circuit) for circuit in (gates.ns, gates.dn, gates.joint)] == [max(sizes)] * 3
+    assert gates.ns.provenance["faithfulness"]["edges"] == sizes[0]
+    with pytest.raises(GatewiseError, match="not reached below 10 edges"):
+        gw.find_gates(model, task, faithfulness=0.9, edges=10)
+
+
 def test_files_round_trip(tmp_path: Path) -> None:
     gates = gw.find_gates(MODEL, PAIRS, Eap(combine="max"), edges=5)
     gates.save(tmp_path / "gates.safetensors")
@@ -55,6 +67,9 @@ def test_files_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"faithfulness": 1.5}, "between 0 and 1"),
+        ({"faithfulness": 0.5, "threshold": 0.1}, "leave out threshold"),
+        ({"faithfulness": 0.5, "ratio": 2.0}, "goes with edges= alone"),
         ({}, "exactly one of edges="),
         ({"edges": 3, "threshold": 0.1}, "exactly one of edges="),
         ({"edges": 3, "ratio": 0}, "more than 0"),

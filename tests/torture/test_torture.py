@@ -16,7 +16,7 @@ from torture.torture import differences, litter, results, search, torture
 from gatewise.methods import EdgePruning
 
 
-@pytest.mark.parametrize("name", ["acdc", "edge-pruning", "sweep"])
+@pytest.mark.parametrize("name", ["acdc", "edge-pruning", "ranking", "sweep"])
 def test_killed_work_ends_as_if_nothing_had_happened(name: str) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -31,7 +31,7 @@ import torch
 
 from gatewise import files, task
 from gatewise.compute import Compute
-from gatewise.methods import Acdc, EdgePruning, Method, discover_all
+from gatewise.methods import Acdc, EdgePruning, Method, Ranking, discover_all
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
 from gatewise.sweep import run_sweep
@@ -45,6 +45,7 @@ EXAMPLES = 4
 SEARCHES: dict[str, tuple[Method, list[int]]] = {
     "acdc": (Acdc(max_thresholds=4), [60, 20]),
     "edge-pruning": (EdgePruning(steps=25), [40, 20]),
+    "ranking": (Ranking(steps=45), [40, 20]),
 }
 GRID: dict[str, Any] = {
     "models": "tiny", "tasks": "ioi", "directions": ["ns", "dn"], "sizes": 20, "seeds": 0,

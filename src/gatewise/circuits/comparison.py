@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit, Labelled
+from gatewise.circuits.formats import PARTLY_SCORED
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
 from gatewise.statistics import rank_correlation
@@ -94,8 +95,10 @@ def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
     by_layer = {names[layer]: _count(in_a & (layers == layer), in_b & (layers == layer)) for layer in names}
     union = total.shared + total.different
     correlation = None
-    if first.scores is not None and second.scores is not None:
-        correlation = rank_correlation(first.scores.double().abs(), second.scores.double().abs())
+    if all(one.scores is not None and PARTLY_SCORED not in one.provenance for one in (first, second)):
+        correlation = rank_correlation(
+            *(one.scores.double().abs() for one in (first, second) if one.scores is not None)
+        )
     expected = len(first) * len(second) / graph.n_edges
     return Comparison(
         edges_a=len(first),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 from rich import box
 from rich.console import Console
 
+from gatewise.cli.circuit_files import differences
 from gatewise.cli.options import FoldingTable, JsonOption, print_json
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ def compare_command(
         print_json(comparison.to_json())
         return
     _show(comparison, a, b)
+    first, second = (one.circuit if isinstance(one, Labelled) else one for one in both)
+    for sentence in differences(first.provenance, second.provenance):
+        print(f"note: the two are of different searches: {sentence}.", file=sys.stderr)
     if all(isinstance(circuit, Labelled) for circuit in both):
         print(f"Of two tasks: gatewise reconcile --keep {a} --remove {b} asks whether one can go and the other stay.")
 

@@ -15,6 +15,7 @@ from gatewise.cli.gate_test import tests_table
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
+    FaithfulnessOption,
     FoldingTable,
     JsonOption,
     Machine,
@@ -22,6 +23,7 @@ from gatewise.cli.options import (
     ModelArgument,
     SeedOption,
     SettingsOption,
+    SkipBadOption,
     StoreOption,
     TaskOption,
     Workers,
@@ -53,6 +55,7 @@ def gates_command(
     method: MethodOption = "eap",
     edges: Annotated[int | None, typer.Option(help="Edges of each circuit [500, if no threshold].")] = None,
     threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
+    faithfulness: FaithfulnessOption = None,
     rule: Annotated[str, typer.Option(help="Set-difference labels: plain (the paper's) or repaired (CLUE's).")] = (
         "plain"
     ),
@@ -62,6 +65,7 @@ def gates_command(
         typer.Option("--test", help="Test gates of groups and ports on held-out pairs, and labels by pairs of edges."),
     ] = False,
     examples: ExamplesOption = 64,
+    skip_bad: SkipBadOption = False,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
@@ -93,14 +97,15 @@ def gates_command(
     if out is not None:
         check_gates_path(out)
     opened = None if store is None else open_store(store)
-    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed)
+    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed, skip_bad=skip_bad)
     with warnings_as_lines():
         gates = find_gates(
             loaded,
             pairs.train,
             bound,
-            edges=500 if edges is None and threshold is None else edges,
+            edges=500 if edges is None and threshold is None and faithfulness is None else edges,
             threshold=threshold,
+            faithfulness=faithfulness,
             rule=cast("Rule", rule),  # checked by label_gates
             joint=joint,
             seed=seed,

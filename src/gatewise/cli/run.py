@@ -24,7 +24,9 @@ from gatewise.cli.options import (
     ModelArgument,
     SeedOption,
     SettingsOption,
+    SkipBadOption,
     TaskOption,
+    TestOption,
     Workers,
     load_task,
     make_folder,
@@ -72,6 +74,8 @@ def run_command(
     sizes: Annotated[str | None, typer.Option(help="Smaller sizes for the slider: 50,100 [halves, for eap].")] = None,
     all_gates: Annotated[bool, typer.Option("--all-gates", help="Test every gate by truth tables (slow).")] = False,
     examples: ExamplesOption = 32,
+    test: TestOption = None,
+    skip_bad: SkipBadOption = False,
     random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 1,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
@@ -97,11 +101,13 @@ def run_command(
     folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
     given = {
         "task": task, "method": method, "edges": edges, "sizes": sizes, "examples": examples, "random": random,
-        "seed": seed, "all_gates": all_gates or None, "export": export or None, "set": settings,
+        "seed": seed, "all_gates": all_gates or None, "export": export or None, "set": settings, "test": test,
+        "skip_bad": skip_bad or None,
         **machine.given, **workers.given,
     }  # fmt: skip
     command = _command(model, {**given, "out": folder})
-    now = circumstances(f"{command} --store {store}", model, task, method)
+    tasks = [task] if test is None else [task, test]
+    now = circumstances(f"{command} --store {store}", model, tasks, method, settings or ())
     answer = stored_answer(folder, now)
     if answer is None:
         bound = parse_method(method, settings)
@@ -111,7 +117,9 @@ def run_command(
         from gatewise.report.headline import next_steps
 
         opened = open_store(str(folder / "store") if store is None else store)
-        loaded, made = load_task(model, task, machine, examples=examples, seed=seed)
+        loaded, made = load_task(
+            model, task, machine, examples=examples, seed=seed, test=test, skip_bad=skip_bad, say_problems=False
+        )
         with warnings_as_lines():
             report = make_report(
                 loaded,

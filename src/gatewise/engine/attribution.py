@@ -2,13 +2,17 @@
 
     score[u -> r] = sum over positions and dimensions of  (corrupted_u - clean_u) . dL / d(input of port r)
 
-L is the setting's metric, by default the pairs' logit difference. With all edges kept, the ports of a sublayer read the
+L is a loss: minus the setting's metric, by default the pairs' logit difference; or KL from the clean run. So a positive
+score means that the edge's clean content helps. With all edges kept, the ports of a sublayer read the
 same residual stream, so that a plain run suffices, gone back through sublayer by sublayer. What it tells at a sublayer
 of attention is the gradient at every query, key and value *per query head*, before head norm and rotary embedding. What
 is left between there and the port is a projection and a norm, whose transposed Jacobian is applied in `_gather` and
 `_spell_out`. All scores of a sublayer are then one matrix product; and the ports' gradients sum up to the stream's,
 which saves going back through the projections once more. Scores are linear in the gradients, so that those of several
 runs (EAP-IG) are summed while they are small.
+
+A gradient rule (models/gradient_rules.py) may say another gradient where the model is not linear. Runs stay what they
+are.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from gatewise.engine.runs.activations import Direction, lay_out, prefix_of
 from gatewise.engine.runs.residual_stream import walk
 from gatewise.engine.setting import Batch, Setting
 from gatewise.models.components import KINDS, Attention, KeysValues, Pointwise, Projection
+from gatewise.models.gradient_rules import PLAIN, GradientRule, gradient_rule
 from gatewise.models.model import Model
 
 Wrote = Callable[[slice, Tensor], None]  # which senders, their outputs at the last columns [sender, example, column, d]
@@ -68,10 +73,10 @@ class SublayerGradient:
 
 
 class Attribution:
-    """Both sides of one batch of a setting, ready to be attributed."""
+    """Both sides of one batch of a setting, ready to be attributed by gradients of a rule."""
 
-    def __init__(self, setting: Setting, batch: Batch) -> None:
-        self.setting, self.batch = setting, batch
+    def __init__(self, setting: Setting, batch: Batch, rule: GradientRule = PLAIN) -> None:
+        self.setting, self.batch, self.rule = setting, batch, rule
         self.model, self.pairs = setting.model, batch.pairs
         self.layout = lay_out(self.model, self.pairs, share_prefix=setting.ablation == "patching")
         self.prefix = prefix_of(self.model, self.pairs.clean, self.layout)
@@ -110,11 +115,33 @@ class Attribution:
                 self._score(total, index, self._spell_out(index, gradient, buffer))
         return total / steps
 
+    def along_path(self, steps: int) -> Tensor:
+        """The path integral: every run's gradient times the way from the run before it, not times the whole way.
+
+        Where nodes do not change in proportion to the input, that is another number than `integrated`. With many steps,
+        scores of all edges into the logits sum up to the metric's difference between the runs, as those from the input
+        do; by a rule other than plain neither does.
+        """
+        metric = self._metric()
+        first, last = (self._embed(tokens) for tokens in (self.pairs.corrupted, self.pairs.clean))
+        before, difference, buffer = torch.zeros_like(self._difference), self._difference, self._buffer()
+
+        def step_on(nodes: slice, out: Tensor) -> None:
+            columns = slice(before.shape[2] - out.shape[2], None)
+            torch.sub(before[nodes, :, columns], out, out=difference[nodes, :, columns])
+            before[nodes, :, columns] = out
+
+        self._from(first, step_on, graph=False)
+        total = self._scores(self._from(torch.lerp(first, last, 1 / steps), step_on), metric, buffer)
+        for step in range(2, steps + 1):
+            total += self._scores(self._from(torch.lerp(first, last, step / steps), step_on), metric, buffer)
+        return total
+
     def _metric(self) -> Distance:
-        """What is differentiated: one number per example from logits. KL is that from the clean run."""
+        """The loss that is differentiated: one number per example from logits. KL is that from the clean run."""
         if self.setting.metric is not None and self.setting.metric.function is None:
             return self.setting.metric.distance(self.setting.runs(self.batch, keep=False).clean.logits, self.pairs)
-        return lambda logits: self.setting.value.value(logits, self.pairs)
+        return lambda logits: -self.setting.value.value(logits, self.pairs)
 
     def _both_sides(self, directions: Sequence[Direction]) -> dict[Direction, _Run]:
         """Fill the difference, corrupted - clean of all senders; the runs of the sides that are gone back through."""
@@ -135,7 +162,10 @@ class Attribution:
         return {direction: runs[direction] for direction in directions}
 
     def _side(self, tokens: Tensor, wrote: Wrote, *, graph: bool) -> _Run:
-        sources = self._embed(tokens)
+        return self._from(self._embed(tokens), wrote, graph=graph)
+
+    def _from(self, sources: Tensor, wrote: Wrote, *, graph: bool = True) -> _Run:
+        """A run from what the sources write, which are senders, too."""
         wrote(self.model.graph.sender_slices[0], sources)
         return self._run(sources.sum(dim=0), wrote, graph=graph)
 
@@ -151,7 +181,7 @@ class Attribution:
 
         def write(index: int, x: Tensor) -> Tensor:
             sublayer, columns = self.model.sublayers[index], self._columns[index]
-            with torch.set_grad_enabled(graph):
+            with torch.set_grad_enabled(graph), gradient_rule(self.rule):
                 if isinstance(sublayer, Attention):
                     reading, out = self._attend(sublayer, x, self.prefix[index], columns)
                 else:
@@ -216,7 +246,7 @@ class Attribution:
         gradient at the stream that they read.
         """
         specs, nodes = self.model.graph.sublayers[1:], self.model.graph.sender_slices
-        with torch.enable_grad():
+        with torch.enable_grad(), gradient_rule(self.rule):
             last = _leaf(run.last)
             (into_last,) = torch.autograd.grad(metric(self.model.unembed(last[:, 0])).sum(), last)
         gradient = SublayerGradient((into_last[None].to(self._difference),))
@@ -227,7 +257,8 @@ class Attribution:
         for index in reversed(range(len(self.model.sublayers))):
             joining = waiting.pop(nodes[index + 1].stop, None)
             current = current if joining is None else _plus(current, joining)
-            gradient = _gather(self.model.sublayers[index], run.readings.pop(), current[:, -self._columns[index] :])
+            into_stream = current[:, -self._columns[index] :]
+            gradient = _gather(self.model.sublayers[index], run.readings.pop(), into_stream, self.rule)
             into_x, reads = through(index, gradient), specs[index].reads
             waiting[reads] = _plus(into_x, waiting[reads]) if reads in waiting else into_x
 
@@ -277,12 +308,15 @@ def _plus(a: Tensor, b: Tensor) -> Tensor:
     return wide
 
 
-def _gather(sublayer: Attention | Pointwise, reading: _Reading, into_stream: Tensor) -> SublayerGradient:
+def _gather(
+    sublayer: Attention | Pointwise, reading: _Reading, into_stream: Tensor, rule: GradientRule
+) -> SublayerGradient:
     """Take the gradient at the stream through a sublayer and the norm before it, but not yet through the projections.
 
     With x^ = x (centred) times `scale`, the norm's Jacobian transposed takes g to
     scale (w g - mean(w g) - x^ mean(x^ w g));  a root-mean-square norm has no mean(w g).
-    Here g = W dq, so that the last mean is dq . (W^T w x^) / d: the query without its constant part, times dq.
+    Here g = W dq, so that the last mean is dq . (W^T w x^) / d: the query without its constant part, times dq. Where a
+    rule takes the scale for a constant, the term of x^ is not there.
     """
     fine, into = into_stream.dtype, into_stream.to(reading.out.dtype)
     if not isinstance(sublayer, Attention):
@@ -290,9 +324,13 @@ def _gather(sublayer: Attention | Pointwise, reading: _Reading, into_stream: Ten
     if sublayer.joint_norm is None:
         into = sublayer.gathered_from(into)
     gradients = [gradient.to(fine) for gradient in _autograd(reading, into)]
+    if rule.attention_share != 1:
+        gradients = [share * gradient for share, gradient in zip(rule.qkv_shares, gradients, strict=True)]
     if sublayer.norm is None:
         return SublayerGradient(tuple(gradients))
     standard, scale = sublayer.norm.standardise(reading.x.to(fine))
+    if rule.constant_norms:
+        return SublayerGradient(tuple(gradient * scale for gradient in gradients))
     zero = torch.zeros_like(reading.x[:1, :1]) if sublayer.norm.bias is None else sublayer.norm.bias.expand(1, 1, -1)
     direct, along = [], []
     for projection, point, gradient in zip(sublayer.projections, reading.points, gradients, strict=True):

@@ -23,7 +23,7 @@ from gatewise.tasks.pairs import Pairs
 
 MetricFunction = Callable[[Tensor, Pairs], Tensor]  # logits [..., example, vocabulary], pairs -> [..., example]
 Distance = Callable[[Tensor], Tensor]  # logits [..., example, vocabulary] -> [..., example]
-_LOGITS = 1 << 25  # how many at a time
+_LOGITS = 1 << 22  # how many at a time
 
 
 @dataclass(frozen=True)

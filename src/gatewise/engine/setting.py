@@ -7,8 +7,8 @@ edges carry (the ablation) and what is measured (the metric) belong to it, since
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -31,8 +31,11 @@ from gatewise.engine.runs.activations import (
     lay_out,
     plain_run,
 )
-from gatewise.engine.runs.batches import batches
+from gatewise.engine.runs.batches import ROW_BYTES, batches, bytes_needed, window_of
+from gatewise.engine.runs.memory import map_large_blocks
 from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.models.components import is_cut_up
+from gatewise.models.logit_check import check_prompts
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 from gatewise.tasks.encoding import tokenizer_fingerprint
@@ -93,11 +96,13 @@ class Setting:
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
         self.check_direction("ns")
         _check_pairs(model, pairs)
-        self.memory = memory_budget(memory, model.device)
+        self.memory, self._asked_memory = memory_budget(memory, model.device), memory
         self.memory_from_device = memory is None and is_accelerator(model.device)  # the budget is what was free
+        if self.has_budget and model.device.type == "cpu" and is_cut_up(pairs.width):
+            map_large_blocks()
         self._batches: dict[bool, list[Batch]] = {}  # by whether a gradient is taken
         self._runs: dict[tuple[int, int], BothRuns] = {}
-        self._room = self.memory
+        self._bytes_of_runs = 0  # bytes of these runs
 
     @classmethod
     def of(
@@ -147,7 +152,7 @@ class Setting:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For workers: what it is about, without the runs, which are large and quick to make again."""
-        return partial(Setting, **self._choices), (self.model, self.pairs)
+        return _made_again, (self.model, self.pairs, self._choices, self.memory_from_device)
 
     @property
     def graph(self) -> Graph:
@@ -170,13 +175,12 @@ class Setting:
         Returns:
             A setting with the same ablation, metric, seed and memory.
         """
-        setting = Setting(self.model, pairs, **self._choices)
-        setting.memory_from_device = self.memory_from_device
-        return setting
+        return _made_again(self.model, pairs, self._choices, self.memory_from_device)
 
     @property
     def _choices(self) -> dict[str, Any]:
-        return {"ablation": self.ablation, "metric": self.metric, "seed": self.seed, "memory": self.memory}
+        memory = self.memory if self.memory_from_device else self._asked_memory  # measured once, for workers too
+        return {"ablation": self.ablation, "metric": self.metric, "seed": self.seed, "memory": memory}
 
     @property
     def value(self) -> Metric:
@@ -193,11 +197,39 @@ class Setting:
             The batches, the same at every call.
         """
         if gradient not in self._batches:
-            # A constant or a draw differs from the clean outputs at all columns, so only patching has a shared prefix.
-            shared = self.ablation == "patching"
-            parts = batches(self.model, self.pairs, self.memory, gradient=gradient, share_prefix=shared)
+            parts = batches(self.model, self.pairs, self.memory, gradient=gradient, share_prefix=self._shares_prefix)
             self._batches[gradient] = [Batch(*part) for part in parts]
         return self._batches[gradient]
+
+    @property
+    def _shares_prefix(self) -> bool:
+        # A constant or a draw differs from the clean outputs at all columns, so only patching has a shared prefix.
+        return self.ablation == "patching"
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a memory budget was given: what cannot be cut into batches is then refused beyond it."""
+        return self._asked_memory is not None and not self.memory_from_device
+
+    def needed_bytes(self, examples: int, *, gradient: bool = False, states: int = 0) -> int:
+        """Estimate what working on so many examples at once takes.
+
+        Args:
+            examples: Number of examples.
+            gradient: Whether gradients are taken.
+            states: In how many directions the incremental engine keeps the state of every node.
+
+        Returns:
+            Bytes, runs and buffers together.
+        """
+        width = self.pairs.width
+        window = window_of(self.pairs) if self._shares_prefix else width
+        return bytes_needed(self.model, examples, window, width, gradient=gradient, states=states)
+
+    @property
+    def row_bytes(self) -> int:
+        """What the rows of one proposal of the incremental engine may take: the usual, or a quarter of the budget."""
+        return min(ROW_BYTES, self.memory // 4)
 
     def runs(self, batch: Batch, *, keep: bool = True) -> BothRuns:
         """Run both sides of a batch once.
@@ -214,8 +246,10 @@ class Setting:
             return self._runs[key]
         runs = self._run(batch)
         size = sum(run.outputs.nbytes + run.logits.nbytes for run in (runs.clean, runs.corrupted))
-        if keep and size <= self._room:
-            self._room -= size
+        # Those of all pairs are part of what is worked on; beside others, the work on a whole batch has to fit.
+        beside = 0 if len(batch.pairs) == len(self) else self.needed_bytes(len(self.batches()[0].pairs))
+        if keep and self._bytes_of_runs + size + beside <= self.memory:
+            self._bytes_of_runs += size
             self._runs[key] = runs
         return runs
 
@@ -307,9 +341,8 @@ class Setting:
         Returns:
             A setting whose batches have about half as many examples.
         """
-        setting = Setting(self.model, self.pairs, **{**self._choices, "memory": self.memory // 2})
-        setting.memory_from_device = self.memory_from_device
-        return setting
+        choices = {**self._choices, "memory": self.memory // 2}
+        return _made_again(self.model, self.pairs, choices, self.memory_from_device)
 
     def in_fitting_batches(self, batch: Batch, work: Callable[[Batch], Outcome]) -> list[Outcome]:
         """Work on a batch, or on ever smaller parts of it where an accelerator's memory does not hold it.
@@ -350,7 +383,7 @@ class Setting:
         """
         device = self.model.device
         self._runs.clear()
-        self._room = 0
+        self._bytes_of_runs = self.memory  # as many as the budget allows: no more are kept
         release_cached_memory(device)
         if examples == 1:
             raise GatewiseError(
@@ -384,6 +417,13 @@ class Setting:
         return f"<Setting: {self.model.name} on {len(self)} pairs of {self.pairs.name}, {self.ablation}{metric}>"
 
 
+def _made_again(model: Model, pairs: Pairs, choices: Mapping[str, Any], memory_from_device: bool) -> Setting:
+    """A setting like another; its memory is given as a number even if that was what a device had free."""
+    setting = Setting(model, pairs, **choices)
+    setting.memory_from_device = memory_from_device
+    return setting
+
+
 def _check_pairs(model: Model, pairs: Pairs) -> None:
     """Refuse pairs whose tokens cannot be this model's."""
     if not isinstance(pairs, Pairs):
@@ -402,6 +442,7 @@ def _check_pairs(model: Model, pairs: Pairs) -> None:
     limit = getattr(getattr(model.hf, "config", None), "max_position_embeddings", None)
     if limit is not None and pairs.width > limit:
         raise GatewiseError(f"a prompt has {pairs.width} tokens, but {model.name} reads at most {limit}.")
+    check_prompts(model, pairs.width)
 
 
 Data: TypeAlias = Pairs | Task | Setting  # what every public call takes after the model

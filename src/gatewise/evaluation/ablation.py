@@ -63,7 +63,8 @@ def ablate(
     Args:
         model: The model to ablate.
         data: Pairs, a task (its held-out pairs are taken) or a setting.
-        targets: Nodes ("a5.h9", "m3"), which go with all edges that they send, edges ("a5.h9->m8"), or a circuit.
+        targets: Nodes ("a5.h9", "m3"), which go with all edges that they send, edges ("a5.h9->m8", or
+            "a5.h9->a9.h6" for all of its ports), or a circuit.
         ablation: What removed edges carry: "patching" by default, or "zero", "mean", "noise".
         compute: Where to run, by default the innermost `with gw.Compute(...)`.
 
@@ -87,7 +88,7 @@ def ablate(
 def _edges_of(graph: Graph, name: str) -> list[int]:
     """Indices of the edges that a name means: an edge itself, or all that a node sends."""
     if "->" in name:
-        return [graph.index(name)]
+        return graph.indices(name)
     sender = graph.find_sender(name)
     if sender is None:
         raise GatewiseError(

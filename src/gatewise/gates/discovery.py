@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
 from gatewise.circuits.selection import Selection, number_of_edges
 from gatewise.compute import Compute
@@ -18,6 +19,7 @@ from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import check_directed, find_method
+from gatewise.methods.smallest import SizeSearch, check_faithfulness, rank_directions
 from gatewise.models.model import Model
 
 
@@ -29,6 +31,7 @@ def find_gates(
     edges: int | float | None = None,
     ratio: float = 1.0,
     threshold: float | None = None,
+    faithfulness: float | None = None,
     rule: Rule = "plain",
     by: Grouping = "port",
     joint: bool = True,
@@ -50,6 +53,9 @@ def find_gates(
         edges: Size of the noising circuit, as a number or as a share of all edges.
         ratio: The paper's |Ns| : |Dn|: the denoising circuit has `round(edges / ratio)` edges.
         threshold: In place of `edges`, the method's own threshold, the same for both directions.
+        faithfulness: In place of both, the share of the KL that the circuits have to keep, as for `discover`. All have
+            one size, the smallest at which each does on its own side, since labels compare sets; `edges` is then the
+            most that are allowed.
         rule: As for `label_gates`: "plain" or "repaired".
         by: As for `label_gates`: what a gate's edges go into, a "port" or a "node".
         joint: Whether to search the paper's Ns+Dn circuit of `edges` edges, too. It is kept beside the gates; labels do
@@ -65,15 +71,32 @@ def find_gates(
 
     Raises:
         GatewiseError: Both or none of `edges` and `threshold`; a ratio that is not above 0, or beside a threshold; a
-            method without directions.
+            method without directions; circuits that are not as faithful as asked for.
     """
-    if (edges is None) == (threshold is None):
-        raise GatewiseError("give exactly one of edges= (of the noising circuit) and threshold=.")
-    if not ratio > 0 or (ratio != 1 and edges is None):
-        raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
+    if faithfulness is None and (edges is None) == (threshold is None):
+        raise GatewiseError("give exactly one of edges= (of the noising circuit), threshold= and faithfulness=.")
+    if not ratio > 0 or (ratio != 1 and (edges is None or faithfulness is not None)):
+        raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges= alone; got {ratio}.")
+    if faithfulness is not None and threshold is not None:
+        raise GatewiseError("faithfulness= chooses the size by itself: leave out threshold=.")
     check_directed(find_method(method))
     size = None if edges is None else number_of_edges(edges, model.graph)
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
+    if faithfulness is not None:
+        check_faithfulness(faithfulness)
+        search = rank_directions(
+            model,
+            data,
+            method,
+            directions,
+            edges=edges,
+            select=select,
+            seed=seed,
+            ablation=ablation,
+            metric=metric,
+            compute=compute,
+        )
+        return label_gates(**_equally_large(search, faithfulness), rule=rule, by=by)
     sizes = None
     if size is not None:  # one size for each direction
         sizes = {direction: (round(size / ratio) if direction == "dn" else size,) for direction in directions}
@@ -92,6 +115,16 @@ def find_gates(
     )
     joint_circuit = circuits["ns+dn"][0] if joint else None
     return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=joint_circuit)
+
+
+def _equally_large(search: SizeSearch, faithfulness: float) -> dict[str, Circuit]:
+    """Return circuits of one size, the smallest at which both single directions are as faithful as asked for."""
+    choices = {direction: search.smallest(direction, faithfulness) for direction in ("ns", "dn")}
+    size = max(len(choice.reached()) for choice in choices.values())
+    circuits = {direction: choice.of_size(size) for direction, choice in choices.items()}
+    if "ns+dn" in search.rankings:
+        (circuits["joint"],) = search.circuits("ns+dn", [size])
+    return circuits
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """EAP: edge attribution patching, a linear estimate of what removing each edge would do; and EAP-IG.
 
-Scores are signed: the estimated change of the logit difference when the edge's clean content is exchanged for the
-corrupted one (ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the same
-logit difference, as the paper prints). Negative means that the edge helps the correct answer. Edges are chosen by
-|score|.
+Scores are signed, in units of the logit difference: the estimated loss of it when the edge's clean content is exchanged
+for the corrupted one (ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the
+same logit difference, as the paper prints). Positive means that the edge helps the correct answer, in every direction.
+Edges are chosen by |score|. Both take a gradient rule: what the backward pass does where the model is not linear.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
@@ -32,6 +32,7 @@ from gatewise.methods.base import (
     ranked,
     single_directions_of,
 )
+from gatewise.models.gradient_rules import GradientRule, RuleName, find_rule
 from gatewise.progress import progress_bar
 
 BLOCKS = 32  # of micro-batches that are summed apart: as many as may be computed in different places
@@ -43,7 +44,10 @@ class _LinearEstimate(Method):
 
     ranks_once = True
     additive = True
+    version = "2"  # since scores are positive where an edge helps
     threshold_meaning = "smallest |score|, in units of the logit difference"
+
+    rule: RuleName | GradientRule = field(default="plain", kw_only=True)
 
     @abstractmethod
     def attribute(self, attribution: Attribution, problem: Problem) -> Tensor:
@@ -74,7 +78,7 @@ class _LinearEstimate(Method):
 
     def _scores(self, problem: Problem, batch: Batch) -> Tensor:
         """Sum scores over the examples of a micro-batch, in float64. [estimate, edge]"""
-        scores = problem.graph.vector(self.attribute(Attribution(problem.setting, batch), problem)).cpu()
+        scores = problem.graph.vector(self.attribute(self._attribution(problem, batch), problem)).cpu()
         if not bool(torch.isfinite(scores).all()):
             last = batch.first + len(batch.pairs) - 1
             raise GatewiseError(
@@ -82,6 +86,9 @@ class _LinearEstimate(Method):
                 f"look at these pairs, or try dtype='float32'."
             )
         return scores.double()
+
+    def _attribution(self, problem: Problem, batch: Batch) -> Attribution:
+        return Attribution(problem.setting, batch, find_rule(self.rule))
 
     def threshold_for(self, setting: Setting, direction: SearchDirection, share: float) -> tuple[Method, float]:
         """Return a share of the metric's difference between the runs: scores are in its unit."""
@@ -91,7 +98,7 @@ class _LinearEstimate(Method):
         """Count one micro-batch."""
         batches = problem.setting.batches(gradient=True)
         with Counter() as counter:
-            estimates = len(self.attribute(Attribution(problem.setting, batches[0]), problem))
+            estimates = len(self.attribute(self._attribution(problem, batches[0]), problem))
         share = len(problem.pairs) / len(batches[0].pairs)
         return Work(
             runs=int(GRAIN * counter.peak),
@@ -109,6 +116,7 @@ class Eap(_LinearEstimate):
 
     Args:
         combine: How ns+dn makes one score of two: their sum (the paper), or the one of larger magnitude ("max").
+        rule: How gradients go back: "plain" (the paper), "constant-norm", "gim", "relp", or a `GradientRule`.
     """
 
     name = "eap"
@@ -147,6 +155,9 @@ class EapIg(_LinearEstimate):
 
     Args:
         steps: Points between the corrupted and the clean input at which the gradient is taken.
+        path: Whether a gradient is multiplied by how far the activations moved since the point before: the path
+            integral. By default it is multiplied by the whole difference, as published.
+        rule: How gradients go back: "plain" (as published), "constant-norm", "gim", "relp", or a `GradientRule`.
     """
 
     name = "eap-ig"
@@ -155,6 +166,7 @@ class EapIg(_LinearEstimate):
     directed = False
 
     steps: int = 5
+    path: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,7 +185,8 @@ class EapIg(_LinearEstimate):
 
     def attribute(self, attribution: Attribution, problem: Problem) -> Tensor:
         """Return the one estimate. [1, port, sender]"""
-        return attribution.integrated(self.steps)[None]
+        scores = attribution.along_path(self.steps) if self.path else attribution.integrated(self.steps)
+        return scores[None]
 
     def join_parts(self, problem: Problem, outcomes: Mapping[int, Tensor]) -> Findings:
         """Rank edges by their scores."""

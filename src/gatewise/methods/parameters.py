@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import types
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gatewise.errors import GatewiseError
@@ -38,6 +41,10 @@ class Parameter:
         text, kinds = str(given), _alternatives(self.type)
         if not any(kind in _PARSERS or get_origin(kind) is Literal for kind in kinds):
             return given  # the method has to check it
+        for kind in filter(_is_own, kinds):
+            value = import_named(given) if isinstance(given, str) and ":" in given else given
+            if isinstance(value, kind):
+                return value
         for kind in kinds:
             try:
                 if get_origin(kind) is Literal:
@@ -58,6 +65,27 @@ def parameters_of(method: Any) -> dict[str, Parameter]:
     return {name: Parameter(name, hints.get(name, Any), getattr(method, name)) for name in names}
 
 
+def import_named(given: str) -> Any:
+    """Return what is called `module:Name` in a module that Python finds, such as a file in the current folder.
+
+    Args:
+        given: Module and name.
+
+    Returns:
+        Whatever has the name.
+
+    Raises:
+        GatewiseError: There is no such module or name.
+    """
+    module_name, _, name = given.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a file beside the user, as `python -m` finds it
+    try:
+        return getattr(import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise GatewiseError(f"{given!r} cannot be imported: {error}. Write it as module:Name.") from error
+
+
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     """Split `int | None` into None, int: None first, so that `none` means None also where any text would do."""
     if get_origin(kind) not in (Union, types.UnionType):
@@ -65,9 +93,15 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return tuple(sorted(get_args(kind), key=lambda member: member is not type(None)))
 
 
+def _is_own(kind: Any) -> bool:
+    """True for a class that no text means: values are given as they are, or named as `module:Name`."""
+    return isinstance(kind, type) and kind not in _PARSERS
+
+
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(str(choice) for choice in get_args(kind))
     if len(_alternatives(kind)) > 1:
-        return " or ".join(_describe(member) for member in reversed(_alternatives(kind)))
-    return _NAMES.get(kind, str(kind))
+        members = sorted(_alternatives(kind), key=lambda member: member is type(None))
+        return " or ".join(_describe(member) for member in members)
+    return f"a {kind.__name__} (module:NAME)" if _is_own(kind) else _NAMES.get(kind, str(kind))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from importlib import import_module
-
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.base import Method
 from gatewise.methods.eap import Eap, EapIg
 from gatewise.methods.edge_pruning.method import EdgePruning
+from gatewise.methods.parameters import import_named
+from gatewise.methods.ranking.method import Ranking
 
 
 def methods() -> dict[str, Method]:
     """Return the methods of the package by name, with their default parameters."""
-    return {method.name: method for method in (Acdc(), Eap(), EapIg(), EdgePruning())}
+    return {method.name: method for method in (Acdc(), Eap(), EapIg(), EdgePruning(), Ranking())}
 
 
 def find_method(given: str | Method) -> Method:
@@ -38,19 +36,14 @@ def find_method(given: str | Method) -> Method:
         return known[given]
     if ":" not in given:
         raise GatewiseError(
-            f"there is no method {given!r}; there are {', '.join(known)}, and your own as module:Name, or as a Method."
+            f"there is no method {given!r}.{suggestion(given, known)} There are {', '.join(known)}, and your own as "
+            f"module:Name, or as a Method."
         )
     return _import_method(given)
 
 
 def _import_method(given: str) -> Method:
-    module_name, _, name = given.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a file beside the user, as `python -m` finds it
-    try:
-        method = getattr(import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise GatewiseError(f"the method {given!r} cannot be imported: {error}. Write it as module:Name.") from error
+    method = import_named(given)
     if isinstance(method, type) and issubclass(method, Method):
         method = method()
     if not isinstance(method, Method):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -37,6 +37,7 @@ class Model:
     softcap: float | None = None  # of the logits
     needs_bos: bool = False  # whether prompts begin with BOS whatever the tokenizer does by itself
     planned_for: str = ""  # the kind of device that a model on the meta device stands for
+    compared_at: set[int] = field(default_factory=set)  # lengths of prompts at which transformers gave the same logits
 
     def unembed(self, x: Tensor) -> Tensor:
         """Compute the logits of final residuals.
@@ -137,7 +138,7 @@ class Model:
 
         if self.hf is None:
             raise GatewiseError(f"{self.name} is made in code and cannot be sent to workers; leave them out.")
-        return adapt_again, (self.hf, self.name, self.graph.qkv, adapter_of(self.hf))
+        return adapt_again, (self.hf, self.name, self.graph.qkv, adapter_of(self.hf), tuple(self.compared_at))
 
     def _summary(self) -> str:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")

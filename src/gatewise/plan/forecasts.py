@@ -146,7 +146,7 @@ def forecast(
         direction=direction,
         device=machine.name,
         dtype=dtype,
-        examples=examples,
+        examples=len(planned.pairs),
         tokens=planned.pairs.width,
         window=planned.pairs.width - int(planned.pairs.first_difference.min()),
         graph_edges=graph.n_edges,

@@ -16,6 +16,7 @@ from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, evaluate
+from gatewise.evaluation.evaluations import VERSION
 from gatewise.evaluation.prompts import shown_examples
 from gatewise.gates.labels import Gates, label_gates
 from gatewise.gates.testing.gate_test import GateTest
@@ -98,6 +99,7 @@ def make_report(
             "circuits": _record(searches),
             "method": chosen.version,
             "held out": {"pairs": task.test.fingerprint, "seed": seed, "memory": compute.memory},
+            "evaluation": VERSION,
         },
     )
     return Report(

@@ -21,6 +21,7 @@ from gatewise.sweep.sweep_table import TableRow, rows_of, write_csv, write_parqu
 from gatewise.workers import check_workers, run_jobs
 
 TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
+_SCANNED = 20  # sizes that are run to choose one by faithfulness, about
 _PLANNED = ("examples", "device", "dtype", "bos", "first_token", "memory")  # choices of a cell that a plan depends on
 
 
@@ -224,7 +225,7 @@ def _kinds(cell: Cell) -> tuple[tuple[str, ...], ...]:
 
 def _seconds(cell: Cell, plan: Forecast) -> float:
     """Add the search, and running its circuits, their complements and random ones on the held-out pairs."""
-    sizes = max(1, len(cell.sizes))
+    sizes = _SCANNED if cell.faithfulness is not None else max(1, len(cell.sizes))
     runs = 2 * (2 + sizes * (1 + cell.random_circuits))
     return plan.seconds + runs * plan.seconds / plan.f * cell.test_examples / cell.examples
 
@@ -232,7 +233,8 @@ def _seconds(cell: Cell, plan: Forecast) -> float:
 def _planned(cell: Cell) -> Cell:
     """Return a cell that stands for all whose searches have the same plan."""
     largest = (max(cell.sizes),) if cell.sizes else ()
-    return replace(cell, sizes=largest, threshold=None, seed=0, test_examples=1, random_circuits=0, threads=1)
+    searched = replace(cell, sizes=largest, threshold=None, faithfulness=None, most_edges=None)
+    return replace(searched, seed=0, test_examples=1, random_circuits=0, threads=1)
 
 
 def _plans(missing: Sequence[Cell]) -> dict[Cell, Forecast | None]:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 4  # examples in a notebook
 _NO_TOKEN = -1  # fills up ragged answer lists
+_Text = TypeVar("_Text")
 _TENSORS = ("clean", "corrupted", "lengths", "correct", "incorrect")
 
 
@@ -166,28 +167,34 @@ class Pairs:
     @overload
     def __getitem__(self, rows: int) -> Example: ...
     @overload
-    def __getitem__(self, rows: slice) -> Pairs: ...
-    def __getitem__(self, rows: int | slice) -> Example | Pairs:
-        """Return one example as text (as token ids if there is no text), or the pairs of a slice."""
+    def __getitem__(self, rows: slice | Sequence[int]) -> Pairs: ...
+    def __getitem__(self, rows: int | slice | Sequence[int]) -> Example | Pairs:
+        """Return one example as text (as token ids if there is no text), or the pairs of a slice or of some rows."""
         if isinstance(rows, int):
             return self._example(range(len(self))[rows])
-        if not isinstance(rows, slice):
-            raise GatewiseError(f"pairs are numbered and sliced, as in pairs[0] and pairs[:8]; got {rows!r}.")
-        lengths = self.lengths[rows]
-        if len(lengths) == 0:
-            raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
+        if isinstance(rows, slice):
+            chosen = list(range(len(self))[rows])
+            if not chosen:
+                raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
+        elif isinstance(rows, list | tuple | range) and len(rows) and all(isinstance(row, int) for row in rows):
+            chosen = [range(len(self))[row] for row in rows]
+        else:
+            raise GatewiseError(
+                f"pairs are numbered and sliced, as in pairs[0], pairs[:8] and pairs[[0, 2]]; got {rows!r}."
+            )
+        lengths = self.lengths[chosen]
         width = int(lengths.max())
         return replace(
             self,
-            clean=self.clean[rows, -width:],
-            corrupted=self.corrupted[rows, -width:],
+            clean=self.clean[chosen, -width:],
+            corrupted=self.corrupted[chosen, -width:],
             lengths=lengths,
-            correct=self.correct[rows],
-            incorrect=self.incorrect[rows],
-            clean_text=self.clean_text[rows],
-            corrupted_text=self.corrupted_text[rows],
-            templates=self.templates[rows],
-            answer_text=self.answer_text[rows],
+            correct=self.correct[chosen],
+            incorrect=self.incorrect[chosen],
+            clean_text=_rows(self.clean_text, chosen),
+            corrupted_text=_rows(self.corrupted_text, chosen),
+            templates=_rows(self.templates, chosen),
+            answer_text=_rows(self.answer_text, chosen),
         )
 
     def __iter__(self) -> Iterator[Example]:
@@ -327,6 +334,10 @@ class Pairs:
         summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.difference} difference"
         texts = zip(self.clean_text[:_SHOWN], self.corrupted_text[:_SHOWN], strict=False)
         return card("Pairs", summary, ("clean", "corrupted"), texts)
+
+
+def _rows(texts: tuple[_Text, ...], rows: Sequence[int]) -> tuple[_Text, ...]:
+    return tuple(texts[row] for row in rows) if texts else ()
 
 
 def _ids(tokens: Tensor) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ class EdgeAblation:
         in_circuit = model.graph.matrix(circuit.mask)
         self.model, self.graph, self.pairs, self.metric = model, model.graph, batch.pairs, setting.value
         self.reference = runs.reference(direction)
-        self.state = State(model, runs.intervention(model, direction), self.reference.outputs, in_circuit)
+        on = runs.intervention(model, direction)
+        self.state = State(model, on, self.reference.outputs, in_circuit, setting.row_bytes)
         self.live = all_liveness(model, in_circuit)
         self._differs = differing_senders(model, in_circuit, self.live, not runs.ablated)
         self.is_silent = not bool((in_circuit[-1] & self._differs).any())  # no edge of it changes the logits

@@ -31,12 +31,12 @@ from gatewise.engine.patching.propagation import (
     step_of,
 )
 from gatewise.engine.runs.activations import Intervention
+from gatewise.engine.runs.batches import ROW_BYTES
 from gatewise.engine.runs.residual_stream import walk
 from gatewise.models.components import KINDS, Attention, Pointwise
 from gatewise.models.model import Model
 
 HeadValue = Literal["q", "k", "v", "share"]  # the share of coupled heads only
-ROW_BYTES = 1 << 28  # of buffers for the rows of one proposal
 _CACHED = 1 << 19  # numbers of a head's inputs that are normed and projected at a time: they stay in the cache
 
 
@@ -60,11 +60,18 @@ class Proposal:
 class State:
     """Values of all nodes under a circuit, on one batch, in one direction."""
 
-    def __init__(self, model: Model, intervention: Intervention, reference: Tensor, in_circuit: Tensor) -> None:
+    def __init__(
+        self,
+        model: Model,
+        intervention: Intervention,
+        reference: Tensor,
+        in_circuit: Tensor,
+        row_bytes: int = ROW_BYTES,
+    ) -> None:
         """reference: outputs of all senders on the reference side; in_circuit: [port, sender] of bool on the CPU. Both
-        are copied: a state shares nothing that changes."""
+        are copied: a state shares nothing that changes. row_bytes: what the rows of a proposal may take."""
         graph = model.graph
-        self.model, self.on, self.graph = model, intervention, graph
+        self.model, self.on, self.graph, self._row_bytes = model, intervention, graph, row_bytes
         self.outputs = reference.clone()  # [sender, example, window, d]
         self.in_circuit = graph.edge_index >= 0  # [port, sender]
         self.inputs: dict[int, Tensor] = {}  # port -> [example, window, d], where it is not the sublayer's shared input
@@ -124,7 +131,7 @@ class State:
         """How many rows of a proposal fit the memory meant for them."""
         window = self.on.layout.window
         columns = 1 if route is None else len(route.changed) + (len(route.wide_changed) + 2) * window
-        return max(1, ROW_BYTES // (4 * columns * self.last.numel() * self.last.element_size()))
+        return max(1, self._row_bytes // (4 * columns * self.last.numel() * self.last.element_size()))
 
     @torch.no_grad()
     def propose(self, route: Route | None, changes: Mapping[int, Tensor]) -> Proposal:

@@ -47,6 +47,13 @@ _TINY = 1e-300  # of a tail's partition sum, whose logarithm is taken
 _ROUNDING = 1.01  # bounds are widened by this, for sums in the model's own precision
 
 
+def screening_bytes(model: Model, examples: int) -> int:
+    """Estimate what the rows of tokens that are unembedded exactly take at most, for so many examples."""
+    if model.vocabulary_size < _SMALLEST_VOCABULARY:
+        return 0
+    return min(_MOST_TOKEN_BYTES, examples * model.head.nbytes)
+
+
 @dataclass(frozen=True, eq=False)
 class _Tokens:
     """The tokens that are unembedded exactly. Rows by example."""

@@ -27,11 +27,9 @@ from gatewise.circuits.graph import LOGITS as LOGITS
 from gatewise.devices import fetched, on_device, rows_of, widest_float
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import residual_values
-from gatewise.engine.patching.incremental import ROW_BYTES
 from gatewise.engine.patching.propagation import kinds_of
 from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import BothRuns, Run, bases
-from gatewise.engine.runs.batches import bytes_per_example, window_of
 from gatewise.engine.runs.residual_stream import walk
 from gatewise.engine.setting import Batch, Setting, SideName
 from gatewise.models.components import KINDS, Attention, Kind
@@ -46,7 +44,7 @@ class NodePatching:
 
     def __init__(self, setting: Setting, batch: Batch, circuit: Circuit | None = None) -> None:
         model = setting.model
-        self.model, self.graph = model, model.graph
+        self.model, self.graph, self._row_bytes = model, model.graph, setting.row_bytes
         self.runs = setting.runs(batch, keep=False)
         self.layout = self.runs.layout
         self.logit_diff = residual_values(model, batch.pairs, setting.value)
@@ -301,7 +299,7 @@ class NodePatching:
         """Rows in parts that fit the memory of a few copies of the residual stream."""
         writers = 0 if node == LOGITS else len(self.model.siblings(node))
         copies = 2 + len(self.graph.ports_of(node)) + writers
-        size = max(1, ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
+        size = max(1, self._row_bytes // (copies * self.whole[0].numel() * self.whole[0].element_size()))
         return list(zip(clean.split(size), siblings.split(size), strict=True))
 
     def _both_sides(self, index: int, sublayer: Attention) -> Tensor:
@@ -321,8 +319,7 @@ class PatchedBatches:
 
     def __init__(self, setting: Setting, circuit: Circuit | None = None) -> None:
         self.setting, self.model, self.circuit = setting, setting.model, circuit
-        needed = len(setting) * bytes_per_example(setting.model, window_of(setting.pairs), gradient=True)
-        self._fits = 2 * needed <= setting.memory
+        self._fits = 2 * setting.needed_bytes(len(setting), gradient=True) <= setting.memory
         self._cached: dict[int, NodePatching] = {}  # by the first example of their batch
 
     def __iter__(self) -> Iterator[NodePatching]:

@@ -23,6 +23,7 @@ from gatewise.tasks.pairs import Pairs
 
 Direction = Literal["ns", "dn"]
 Ablation = Literal["patching", "zero", "mean", "noise"]
+ABLATIONS: tuple[Ablation, ...] = ("patching", "zero", "mean", "noise")
 Prefix = tuple[KeysValues | None, ...]  # one for each sublayer of the model
 
 

@@ -25,12 +25,12 @@ from gatewise.circuits.graph import Graph
 from gatewise.devices import fetched, on_device
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import Deviation
-from gatewise.engine.patching.incremental import ROW_BYTES, Proposal, State
-from gatewise.engine.patching.kl_screening import Divergence
+from gatewise.engine.patching.incremental import Proposal, State
+from gatewise.engine.patching.kl_screening import Divergence, screening_bytes
 from gatewise.engine.patching.low_rank_unembedding import UnembeddingBases, UnembeddingBasis
 from gatewise.engine.patching.propagation import DEAD, Route, all_liveness, liveness
 from gatewise.engine.runs.activations import Direction
-from gatewise.engine.runs.batches import bytes_per_example, check_free_memory, window_of
+from gatewise.engine.runs.batches import ROW_BYTES, check_budget, check_free_memory
 from gatewise.engine.setting import Batch
 from gatewise.errors import GatewiseError
 from gatewise.methods.acdc._checkpoint import Outcome, Progress
@@ -44,6 +44,11 @@ _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a sublayer's first chain
 _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
+
+
+def float_noise(dtype: str) -> float:
+    """Return the smallest tau, in nats, that decides by more than the rounding of sums in a number type."""
+    return {"float64": 1e-11, "float32": 1e-5}.get(dtype, _WIDEST_BAND)
 
 
 def receiver_order(graph: Graph) -> list[int]:
@@ -74,10 +79,20 @@ class Searcher:
 
     def _check_memory(self) -> None:
         """Refuse what does not fit: of all examples both runs, and each direction's outputs, inputs, queries, keys."""
-        pairs, buffers = self.problem.pairs, 2 + 2 * len(self.directions)
-        window = window_of(pairs) if self.problem.setting.ablation == "patching" else pairs.width
-        needed = len(pairs) * bytes_per_example(self.model, window, buffers=buffers) + ROW_BYTES
-        check_free_memory(self.model, needed, f"ACDC with {len(pairs)} examples on {self.model.name}")
+        setting, examples = self.problem.setting, len(self.problem.pairs)
+        needed = setting.needed_bytes(examples, states=len(self.directions))
+        needed += len(self.directions) * screening_bytes(self.model, examples)
+        needed += min(ROW_BYTES, needed // 3)  # rows take a quarter of the budget, see `Setting.row_bytes`
+        what = f"ACDC with {examples} examples of {self.problem.pairs.width} tokens on {self.model.name}"
+        if setting.has_budget:
+            check_budget(needed, setting.memory, what)
+        check_free_memory(self.model, needed, what)
+
+    @property
+    def row_bytes(self) -> int:
+        """What the rows of a chain may take in each state: all states have theirs at the same time."""
+        setting = self.problem.setting
+        return setting.row_bytes // (len(self.runs) * len(self.directions)) if setting.has_budget else setting.row_bytes
 
     def _batches(self, size: int | None) -> list[Batch]:
         pairs = self.problem.pairs
@@ -207,7 +222,7 @@ class _DirectionState:
         self.distances: list[Distances] = []
         for batch, runs in searcher.runs:
             reference, intervention = runs.reference(direction), runs.intervention(searcher.model, direction)
-            self.states.append(State(searcher.model, intervention, reference.outputs, circuit))
+            self.states.append(State(searcher.model, intervention, reference.outputs, circuit, searcher.row_bytes))
             self.distances.append(searcher.distance(reference.logits, batch.pairs))
         self._graph, self._examples = searcher.graph, len(searcher.problem.pairs)
         self._value: float | Tensor = 0.0  # D of the current circuit; on the device until somebody asks

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.models.components import Attention, Norm, Pointwise, mlp
+from gatewise.models.gradient_rules import product
 from gatewise.models.transformer import Parts, activation, head_columns, head_rows, rms_norm
 
 
@@ -78,7 +79,7 @@ def gated_mlp(module: Any, before: Norm | None = None, after: Norm | None = None
             gate, up = module.gate_up_proj(y).chunk(2, dim=-1)
         else:
             gate, up = module.gate_proj(y), module.up_proj(y)
-        out = F.linear(act(gate) * up, module.down_proj.weight)
+        out = F.linear(product(act(gate), up), module.down_proj.weight)
         return out if after is None else after(out)
 
     return mlp(function, module.down_proj.bias)

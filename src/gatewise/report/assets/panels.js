@@ -193,7 +193,8 @@ function marked(text, other) {
 function showProvenance() {
   const record = data.provenance, versions = record.versions || {}, time = record.time || {};
   if (data.command) fill($("command"), el("p", { class: "muted" }, "This command makes the same report again:"), commandLine(data.command));
-  const flat = (value) => (value && typeof value === "object" ? Object.entries(value).map(([key, one]) => `${key} ${one}`).join(", ") : String(value));
+  const flat = (value) => (value && typeof value === "object" ? Object.entries(value).map(([key, one]) => `${key} ${inner(one)}`).join(", ") : String(value));
+  const inner = (value) => (value && typeof value === "object" ? `(${flat(value)})` : String(value));
   const entries = { model: record.model, weights: record.weights, task: record.task, pairs: record.examples, "pairs' fingerprint": record.data,
     method: record.method, parameters: record.parameters && flat(record.parameters), seed: record.seed, precision: record.dtype,
     device: record.device, threads: record.threads, versions: flat(versions), finished: time.finished,
