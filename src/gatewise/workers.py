@@ -23,11 +23,13 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from gatewise.errors import GatewiseError, first_line
+from gatewise.import_path import starting_elsewhere, take_up
 from gatewise.progress import hide_bars
 
 Job = TypeVar("Job")  # a cell of a sweep, a search or a measurement of an experiment, a part of a search
@@ -197,10 +199,11 @@ def _in_processes(
             return FinishedJob(job, problem="stopped")
         try:
             if getattr(own, "pool", None) is None:
-                own.pool = ProcessPoolExecutor(1, mp_context=_start_method(), initializer=_end_with_parent)
-                pools.append(own.pool)
-                with _without_main():
-                    process_ids.append(own.pool.submit(_begin, shared, dict(os.environ)))
+                environment, surroundings = dict(os.environ), _surroundings()
+                with _without_main(), starting_elsewhere():  # the pool starts a tracker, its first job the processes
+                    own.pool = ProcessPoolExecutor(1, mp_context=_start_method(), initializer=_end_with_parent)
+                    pools.append(own.pool)
+                    process_ids.append(own.pool.submit(_begin, shared, environment, surroundings))
             future: Future[bytes] = own.pool.submit(_in_worker, job, work)
             finished: FinishedJob[Job] = pickle.loads(future.result())  # noqa: S301 - our own
             return finished
@@ -263,11 +266,17 @@ def _end_with_parent() -> None:
         threading.Thread(target=wait, daemon=True).start()
 
 
-def _begin(shared: bytes, environment: dict[str, str]) -> int:
+def _surroundings() -> tuple[str, list[str]]:
+    """The working folder, and where modules are looked for."""
+    return os.getcwd(), list(sys.path)
+
+
+def _begin(shared: bytes, environment: dict[str, str], surroundings: tuple[str, list[str]]) -> int:
     """The first thing that a process does; returns its id."""
     global _shared
     os.environ.clear()
     os.environ.update(environment)  # the fork server's may be of an earlier time
+    take_up(*surroundings)
     hide_bars()
     _shared = _Shared("", lambda: shared)
     return os.getpid()
@@ -281,11 +290,14 @@ def _in_worker(job: Any, work: JobFunction[Any]) -> bytes:
 # Ray
 
 
-def on_ray_worker(job: Any, work: JobFunction[Any], name: str, content: Sequence[Any]) -> bytes:
+def on_ray_worker(
+    job: Any, work: JobFunction[Any], name: str, content: Sequence[Any], surroundings: tuple[str, list[str]]
+) -> bytes:
     """Do a job in a worker of Ray, which may have done others of the same work before. content: an object reference"""
     global _shared
     hide_bars()
     if _shared.name != name:
+        take_up(*surroundings)
         _shared = _Shared(name, lambda: bytes(_ray().get(content[0])))
     return _in_worker(job, work)
 
@@ -299,7 +311,10 @@ def _on_ray(
     if ours:
         try:
             _check_reachable(address)
-            ray.init(address=address, log_to_driver=False, logging_level="error")
+            # In a folder of its own that holds nothing: Ray would let workers look for modules in ours.
+            with TemporaryDirectory(prefix="gatewise-ray-") as empty:
+                environment = {"working_dir": empty}
+                ray.init(address=address, log_to_driver=False, logging_level="error", runtime_env=environment)
         except (OSError, ValueError, RuntimeError) as error:
             raise GatewiseError(
                 f"there is no Ray cluster at {address!r} ({first_line(error)}). Start one with `ray start --head`, "
@@ -309,7 +324,8 @@ def _on_ray(
         remote = ray.remote(on_ray_worker).options(num_cpus=threads, max_retries=retries, retry_exceptions=True)
         # In a list, since Ray would fetch a reference that is an argument before the job starts, for every job.
         name, content = uuid.uuid4().hex, [ray.put(shared)]
-        pending: dict[Any, Job] = {remote.remote(job, work, name, content): job for job in jobs}
+        surroundings = _surroundings()
+        pending: dict[Any, Job] = {remote.remote(job, work, name, content, surroundings): job for job in jobs}
         while pending:
             (done,), _ = ray.wait(list(pending), num_returns=1)
             job = pending.pop(done)

@@ -25,6 +25,7 @@ from gatewise.cli.plugins import load_plugins
 from gatewise.cli.reconcile import reconcile_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
+from gatewise.cli.smallest import smallest_command
 from gatewise.cli.sweep import sweep_command
 from gatewise.cli.tasks import tasks_app
 from gatewise.errors import GatewiseError
@@ -61,6 +62,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "run": run_command,
         "discover": discover_command,
         "gates": gates_command,
+        "smallest": smallest_command,
         "sweep": sweep_command,
         "plan": plan_command,
     },

@@ -61,6 +61,10 @@ StoreOption = Annotated[
     str | None, typer.Option("--store", help="Folder, or URL such as s3://bucket/runs, that keeps results.")
 ]
 MethodOption = Annotated[str, typer.Option("--method", help="How to search; `gatewise methods` lists the methods.")]
+FaithfulnessOption = Annotated[
+    float | None,
+    typer.Option(help="Instead of edges: the share of the KL to keep, such as 0.85; --edges are then the most."),
+]
 SettingsOption = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from gatewise.errors import GatewiseError
+from gatewise.files import read_regular
 from gatewise.methods.base import SEARCH_DIRECTIONS, Method, SearchDirection
 from gatewise.methods.registry import find_method
 from gatewise.methods.smallest import check_faithfulness, check_ranks_once
@@ -139,12 +140,9 @@ def read_grid(path: str | Path) -> Grid:
     """
     path = Path(path)
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
+        content = read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise GatewiseError(f"cannot read {path}: {error.strerror}. Give the TOML file of a grid.") from error
-    if len(content) > _MOST_BYTES:
-        raise GatewiseError(f"{path} is larger than {_MOST_BYTES:,} bytes; a grid is a short TOML file.")
     try:
         table = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or a number of too many digits
