@@ -39,6 +39,8 @@ _LARGEST, _LARGEST_SHARE = 6_000, 0.4  # of the sizes that are trained
 _SMALLEST, _SMALLEST_SHARE = 50, 1 / 400
 _CHECKPOINT_STEPS = 20  # a search with a checkpoint saves its state after every so many steps
 _COUNTED = 5  # sizes that a forecast counts
+# Steps of each of the four trainings of a report, which is to take minutes: ns and dn by two seeds.
+_STEPS_OF_REPORT, _STEPS_FOR_HIGH_GOALS, _HIGH_GOAL = 80, 200, 0.8
 
 Objectives = tuple[Direction, ...]  # directions whose distances are summed in one training
 
@@ -74,6 +76,7 @@ class Ranking(Method):
     ranks_once = True
     threshold_meaning = "smallest learned score, about log(edges / rank)"
     saves_parts = True
+    seeded = True
 
     steps: int = 430
     examples: int | None = None
@@ -136,6 +139,11 @@ class Ranking(Method):
             return self.examples
         columns = window_of(setting.pairs) if setting.ablation == "patching" else setting.pairs.width
         return max(_FEWEST_PER_STEP, min(_MOST_PER_STEP, _COLUMNS // columns))
+
+    def for_report(self, faithfulness: float | None) -> Ranking:
+        """Return fewer steps, more of them for a high goal, and ns+dn without a training of its own."""
+        steps = _STEPS_FOR_HIGH_GOALS if faithfulness is not None and faithfulness > _HIGH_GOAL else _STEPS_OF_REPORT
+        return replace(self, steps=min(self.steps, steps), combine="mean")
 
     def check(self, problem: Problem) -> None:
         """Refuse a metric that has no gradient."""
