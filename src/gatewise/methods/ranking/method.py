@@ -58,9 +58,9 @@ class Ranking(Method):
         temperature: Of the masks, in units of the scores: masks are soft for ranks from about 0.4 k to 2.5 k.
         smallest: Smallest size that is trained; by default 50, or 1/400 of the graph if that is less.
         largest: Largest size that is trained; by default 6,000, or 0.4 of the graph if that is less.
-        tilt: Above 1, small sizes are drawn more often than large ones, which cost more and need less.
         start: The first ranking: `eap-ig` (`eap` where the ablation has no second run), or a `random` one.
-        explore: Every so many steps a size between the largest and the whole graph is drawn; 0: never.
+        explore: Every so many steps of the first half, a size between the largest and the whole graph; 0: never.
+        shrink: How much gradients are shrunk that the examples of a step do not agree on; 0: not at all.
         bonus: How much edges are favoured for their effects on single examples, at large sizes.
         floor: What is added to Adam's denominators, in units of that of the edge of rank `weak`.
         weak: From about this rank on edges are weak; at most a twentieth of the graph.
@@ -78,7 +78,7 @@ class Ranking(Method):
     saves_parts = True
     seeded = True
 
-    steps: int = 430
+    steps: int = 350
     examples: int | None = None
     rate: float = 0.2
     warm_up: float = 0.05
@@ -86,9 +86,9 @@ class Ranking(Method):
     temperature: float = 0.3
     smallest: int | None = None
     largest: int | None = None
-    tilt: float = 1.3
     start: Literal["eap-ig", "random"] = "eap-ig"
-    explore: int = 30
+    explore: int = 20
+    shrink: float = 1.0
     bonus: float = 0.15
     floor: float = 0.3
     weak: int = 1000
@@ -98,10 +98,10 @@ class Ranking(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("steps", "examples", "rate", "temperature", "smallest", "largest", "tilt", "weak", "blind_rate"):
+        for name in ("steps", "examples", "rate", "temperature", "smallest", "largest", "weak", "blind_rate"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise GatewiseError(f"{name} of ranking is {getattr(self, name)}; expected more than 0.")
-        for name in ("explore", "bonus", "floor"):
+        for name in ("explore", "shrink", "bonus", "floor"):
             if not getattr(self, name) >= 0:
                 raise GatewiseError(f"{name} of ranking is {getattr(self, name)}; expected 0 or more.")
         for name in ("warm_up", "cool_down", "blind_steps"):
