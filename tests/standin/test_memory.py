@@ -13,6 +13,7 @@ import gatewise as gw
 from gatewise import devices
 from gatewise.engine import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.methods.base import Problem
 from gatewise.methods.edge_pruning.method import EdgePruning
 from gatewise.methods.provenance import ingredients
 from gatewise.methods.registry import find_method
@@ -48,7 +49,7 @@ def test_on_the_cpu_the_budget_is_fixed(task: Task, monkeypatch: pytest.MonkeyPa
 def test_provenance_tells_the_budget_and_the_key_does_not(model: Model, task: Task) -> None:
     with limited_memory(1, 100 << 20):
         circuit = gw.discover(model, task, edges=30)
-        problem = gw.methods.base.Problem(Setting(model, task.train), ("ns",), {"ns": (30,)})
+        problem = Problem(Setting(model, task.train), ("ns",), {"ns": (30,)})
     assert circuit.provenance["memory"] == 64 << 20
     assert circuit.provenance["device"] == "standin:1"
     key = ingredients(problem, find_method("eap"))

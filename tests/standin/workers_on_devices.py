@@ -15,7 +15,9 @@ import torch
 from standin_calls import dies_once
 
 import gatewise as gw
+from gatewise.engine.metrics import Metric
 from gatewise.errors import GatewiseWarning
+from gatewise.methods.edge_pruning.method import EdgePruning
 from gatewise.sweep import run_sweep
 from gatewise.sweep.grid import grid_from
 
@@ -30,10 +32,10 @@ def work(compute: gw.Compute, device: str, folder: Path) -> dict[str, Any]:
     """Scores of many pairs, circuits of both directions, an evaluation, a search whose worker dies, and a sweep."""
     model = gw.load_model("tiny", device=device)
     pairs = gw.task("ioi", model, examples=96, test_examples=8)
-    circuits = gw.discover_all(model, pairs.train[:8], gw.methods.EdgePruning(steps=2), sizes=(50,), compute=compute)
+    circuits = gw.discover_all(model, pairs.train[:8], EdgePruning(steps=2), sizes=(50,), compute=compute)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        metric = gw.engine.Metric("dies once", dies_once)
+        metric = Metric("dies once", dies_once)
         survived = gw.score_edges(model, pairs.train, metric=metric, compute=compute)
     report = run_sweep(grid_from({**GRID, "device": device.partition(":")[0]}), folder, compute=compute)
     return {

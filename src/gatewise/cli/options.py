@@ -105,7 +105,7 @@ class Machine(Options):
     """How a model is loaded and read, and what the work may take."""
 
     device: Annotated[str | None, _machine("--device", help="Where to compute: cpu, cuda, cuda:1, mps [cpu].")] = None
-    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16 or float64 [float32].")] = None
+    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16, float16 or float64 [float32].")] = None
     bos: Annotated[bool | None, _machine("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")] = (
         None
     )
