@@ -151,7 +151,10 @@ def test_by_default_a_learned_ranking_is_as_large_as_faithfulness_needs(tmp_path
     assert (chosen["goal"], chosen["search_pairs"], chosen["validation_pairs"]) == (0.75, 16, 8)
     assert content["sizes"][-1] == chosen["edges"]
     assert content["curves"]["ns"][-1]["recovered_dn"] is not None
-    assert "Seeds" in {remark["title"] for remark in content["trust"]}
+    assert (
+        "One training for each direction" in {remark["title"]: remark["text"] for remark in content["trust"]}["Seeds"]
+    )
+    assert any("--seeds 2" in step["command"] for step in content["next"])
     assert content["stability"] is None
 
 
