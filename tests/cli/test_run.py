@@ -159,11 +159,11 @@ def test_by_default_a_learned_ranking_is_as_large_as_faithfulness_needs(tmp_path
 
 
 def test_too_few_pairs_to_choose_a_size_are_said(tmp_path: Path) -> None:
-    words = ("run", "tiny", "--examples", "8", "--faithfulness", "0.5", "--method", "eap", "--out", "p")
+    words = ["run", "tiny", "--examples", "8", "--faithfulness", "0.5", "--method", "eap", "--out", "p"]
     assert "and there are 8; give at least 16" in str(gatewise(*words, folder=tmp_path).exception)
-    words = ("run", "tiny", "--faithfulness", "1.5", "--out", "p")
+    words = ["run", "tiny", "--faithfulness", "1.5", "--out", "p"]
     assert "between 0 and 1" in str(gatewise(*words, folder=tmp_path).exception)
-    words = ("run", "tiny", "--faithfulness", "0.5", "--method", "acdc", "--out", "p")
+    words = ["run", "tiny", "--faithfulness", "0.5", "--method", "acdc", "--out", "p"]
     assert "acdc searches anew for every size" in str(gatewise(*words, folder=tmp_path).exception)
 
 
