@@ -71,6 +71,9 @@ def discover_command(
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
+    all_scores: Annotated[
+        bool, typer.Option("--all-scores", help="Also write edges outside the circuit, with scores: for MIB; large.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find circuits in a model and write each to a file that EAP-IG and MIB tools read, too.
@@ -135,7 +138,7 @@ def discover_command(
             circuits = [choice.circuit for choice in choices if choice.circuit is not None]
     files = [out / f"{_label(circuit, threshold)}.json" for circuit in circuits]
     for circuit, file in zip(circuits, files, strict=True):
-        circuit.save(file)
+        circuit.save(file, all_scores=all_scores)
     _show(circuits, files, choices, as_json)
     if any(choice.edges is None for choice in choices):
         raise typer.Exit(EXIT_NOT_REACHED)
@@ -164,7 +167,9 @@ def methods_command(as_json: JsonOption = False) -> None:
                     "summary": method.summary,
                     "directed": method.directed,
                     "threshold": method.threshold_meaning,
-                    "parameters": {p.name: {"default": p.value, "values": p.values} for p in parameters},
+                    "parameters": {
+                        p.name: {"default": p.value, "values": p.values, "meaning": p.meaning} for p in parameters
+                    },
                 }
             )
         print(json.dumps(entries, indent=2))
@@ -175,7 +180,7 @@ def methods_command(as_json: JsonOption = False) -> None:
         table = FoldingTable(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_row("--threshold", "", method.threshold_meaning)
         for parameter in parameters_of(method).values():
-            table.add_row(f"--set {parameter.name}=", str(parameter.value), parameter.values)
+            table.add_row(f"--set {parameter.name}=", str(parameter.value), parameter.meaning or parameter.values)
         console.print(table)
 
 

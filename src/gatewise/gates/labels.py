@@ -259,7 +259,7 @@ class Gates:
         """
         named = {Path(folder) / f"{name}-{len(circuit)}.json": circuit for name, circuit in self._searched.items()}
         for path, circuit in named.items():
-            circuit.save(path)
+            circuit.save(path, all_scores=True)
         return list(named)
 
     @property

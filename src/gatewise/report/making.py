@@ -23,6 +23,7 @@ from gatewise.gates.testing.gate_test import GateTest
 from gatewise.gates.testing.measurement import FEWEST
 from gatewise.gates.testing.pair_tables import test_edge_pairs
 from gatewise.gates.testing.search import GateTests, test_receivers
+from gatewise.limits import MOST_RANDOM_CIRCUITS, check_count
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import find_method
@@ -92,6 +93,7 @@ def make_report(
     Raises:
         GatewiseError: If a size goes beyond `edges`, or the method or the pairs do not allow to ask for faithfulness.
     """
+    check_count("random_circuits", random_circuits, 0, MOST_RANDOM_CIRCUITS)
     started = time.time()
     compute = current_compute(compute)
     alone = replace(compute, workers=None, ray=None)  # for what is too small to be shared
