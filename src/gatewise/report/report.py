@@ -51,6 +51,7 @@ class Report:
         used_up: Whether the task has no more pairs than these.
         all_gates: Whether all edges were tested, not only those of the strongest gates.
         directed: False if the method has no direction: all circuits are the same one, and there are no gates.
+        seeded: Whether another seed finds other circuits.
         testable: Whether the model's edges can be patched one at a time.
         seconds: How long it took.
     """
@@ -71,6 +72,7 @@ class Report:
     used_up: bool
     all_gates: bool
     directed: bool
+    seeded: bool = False
     testable: bool
     seconds: float
 
