@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ METHODS |= {
     "eap-ig path": EapIg(path=True),
     "eap-ig path, constant-norm": EapIg(path=True, rule="constant-norm"),
 }
+SIDES = ("ns", "dn")
 COLUMNS = ("model", "task", "seed", "method", "direction", "edges", "kl_ns", "kl_dn", "empty_ns", "empty_dn", "seconds")
 Row = dict[str, str]
 
@@ -48,7 +48,8 @@ def measure(args: argparse.Namespace) -> None:
             task = gw.task(task_name, model, examples=args.examples, test_examples=args.held_out, seed=seed)
             held_out = [Setting(model, task.test), Setting(model, task.test.swapped())]
             empty = [behaviours(setting, [model.graph.empty()])[0].kl_from_full.mean for setting in held_out]
-            for method_name, method in METHODS.items():
+            for method_name in args.methods:
+                method = METHODS[method_name]
                 directions = ("ns", "dn", "ns+dn") if method.directed else ("ns",)
                 if all((name, task_name, str(seed), method_name, direction) in done for direction in directions):
                     continue
@@ -98,73 +99,58 @@ def _search(row: Row) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """The lines of two Markdown tables: means over models and tasks, then every cell."""
+    """The lines of a Markdown table: for each search what is left of the empty circuit's KL, a column for each cell."""
     cells = list(dict.fromkeys((row["model"], row["task"]) for row in rows))
     searches = list(dict.fromkeys((row["method"], row["direction"]) for row in rows))
-    yield "| method | direction | under Ns | better cells | under Dn | better cells |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: |"
-    for method, direction in searches:
-        of_search = [row for row in rows if (row["method"], row["direction"]) == (method, direction)]
-        columns = []
-        for side in ("ns", "dn"):
-            shares = [_ratio(row, side) for row in of_search]
-            plain = f"{method.split()[0]} plain"
-            baseline = [row for row in rows if (row["method"], row["direction"]) == (plain, direction)]
-            better = sum(_area(of_search, cell, side) < _area(baseline, cell, side) for cell in cells)
-            columns += [f"{statistics.mean(shares):.3f}", "" if method == plain else f"{better} of {len(cells)}"]
-        yield f"| {' | '.join((method, direction, *columns))} |"
-    yield ""
-    for cell in cells:
-        sizes = list(dict.fromkeys(row["edges"] for row in rows if (row["model"], row["task"]) == cell))
-        of_cell = [row for row in rows if (row["model"], row["task"]) == cell]
-        yield f"| {', '.join(cell)} (empty {float(of_cell[0]['empty_ns']):.2f}) | {' | '.join(sizes)} |"
-        yield f"| --- |{' ---: |' * len(sizes)}"
-        for method, direction in searches:
-            chosen = [row for row in of_cell if (row["method"], row["direction"]) == (method, direction)]
-            yield f"| {method} {direction} | {' | '.join(_kl(chosen, size) for size in sizes)} |"
-        yield ""
+    headings = [f"{model.split('-')[0]} {task}" for model, task in cells]
+    yield f"| method and rule | direction | {' | '.join(headings)} | mean, Ns | mean, Dn | better than plain |"
+    yield f"| --- | --- |{' ---: |' * (len(cells) + 3)}"
+    shares = {}
+    for search in searches:
+        shares[search] = {side: [_share(rows, search, cell, side) for cell in cells] for side in SIDES}
+    for (method, direction), of_search in shares.items():
+        plain = shares[f"{method.split()[0]} plain", direction]
+        better = [a < b for side in SIDES for a, b in zip(of_search[side], plain[side], strict=True)]
+        won = "" if method.endswith(" plain") else f"{sum(better)} of {len(better)}"
+        means = [statistics.mean(of_search[side]) for side in SIDES]
+        values = " | ".join(f"{share:.2f}" for share in (*of_search["ns"], *means))
+        yield f"| {method} | {direction} | {values} | {won} |"
 
 
-def _kl(rows: Sequence[Row], size: str) -> str:
-    """Mean over seeds, under Ns."""
-    return f"{statistics.mean(float(row['kl_ns']) for row in rows if row['edges'] == size):.3f}"
-
-
-def _ratio(row: Row, side: str) -> float:
-    """KL as a share of the empty circuit's."""
-    return float(row[f"kl_{side}"]) / float(row[f"empty_{side}"])
-
-
-def _area(rows: Sequence[Row], cell: tuple[str, str], side: str) -> float:
-    """Mean over sizes, which grow geometrically, of the logarithm of KL."""
-    values = [math.log(float(row[f"kl_{side}"])) for row in rows if (row["model"], row["task"]) == cell]
-    return statistics.mean(values)
+def _share(rows: Sequence[Row], search: tuple[str, str], cell: tuple[str, str], side: str) -> float:
+    """KL over the empty circuit's: the mean over sizes and seeds."""
+    return statistics.mean(
+        float(row[f"kl_{side}"]) / float(row[f"empty_{side}"])
+        for row in rows
+        if (row["method"], row["direction"]) == search and (row["model"], row["task"]) == cell
+    )
 
 
 def cost(args: argparse.Namespace) -> None:
-    """CPU seconds of every method, the fastest of three turns."""
+    """CPU seconds of every method, the fastest of some turns."""
     model = gw.load_model(args.models[0])
     setting = Setting(model, gw.task(args.tasks[0], model, examples=args.examples, seed=0).train)
-    seconds: dict[str, list[float]] = {name: [] for name in METHODS}
-    for _ in range(3):
-        for name, method in METHODS.items():
-            started = time.process_time()
-            gw.discover(model, setting, method, edges=100)
-            seconds[name].append(time.process_time() - started)
+    seconds: dict[str, list[float]] = {name: [] for name in args.methods}
+    for _, name in itertools.product(range(args.turns), args.methods):
+        started = time.process_time()
+        gw.discover(model, setting, METHODS[name], edges=100)
+        seconds[name].append(time.process_time() - started)
     for name, turns in seconds.items():
-        plain = min(seconds[f"{name.split()[0]} plain"])
-        print(f"{name}: {min(turns):.2f} s, {min(turns) / plain:.2f} of plain")
+        plain = min(seconds[f"{name.split()[0]} plain"])  # which has to be among the methods
+        print(f"{name}: {min(turns):.2f} s, {min(turns) / plain:.2f} of plain", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["smollm2-135m", "gemma3-270m"])
     parser.add_argument("--tasks", nargs="+", default=["ioi", "gt", "sa"])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS), metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--examples", type=int, default=32, help="pairs to search on")
     parser.add_argument("--held-out", type=int, default=64, help="pairs to measure on")
     parser.add_argument("--out", default="build/gradient-rules.csv")
     parser.add_argument("--table", type=Path, help="print the tables of this file")
+    parser.add_argument("--turns", type=int, default=3, help="of --cost")
     parser.add_argument("--cost", action="store_true", help="print what methods cost on the first model and task")
     args = parser.parse_args()
     if args.table:

@@ -141,6 +141,19 @@ def ratio_interval(tops: Sequence[float], bottoms: Sequence[float]) -> Interval:
     return Interval(value, float(low), float(high), len(top))
 
 
+def geometric_interval(values: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values, one per unit, with its bootstrap interval over units.
+
+    Ends are NaN for fewer than two units.
+    """
+    logs = torch.tensor(values, dtype=torch.float64).log()
+    mean = math.exp(float(logs.mean()))
+    if len(logs) < 2:
+        return Interval(mean, math.nan, math.nan, len(logs))
+    low, high = percentile_interval((logs @ resampling_weights(len(logs))).exp())
+    return Interval(mean, float(low), float(high), len(logs))
+
+
 def kept_share(left: Tensor, whole: Tensor, confidence: float = 0.95) -> tuple[float, float]:
     """Return 1 - mean(left) / mean(whole), the smallest over sides, and its lower confidence bound.
 

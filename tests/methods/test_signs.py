@@ -64,16 +64,16 @@ def test_files_keep_the_sign_and_files_of_the_first_version_are_turned(tmp_path:
     circuit = gw.discover(model, pairs, "eap", edges=2)
     assert circuit.scores is not None
     path = tmp_path / "circuit.json"
-    circuit.save(path)
+    circuit.save(path, all_scores=True)
     assert json.loads(path.read_text())["edges"]["A1->B"]["score"] > 0
     assert torch.equal(Circuit.load(path).scores.float(), circuit.scores)  # type: ignore[union-attr]
     old = Circuit(circuit.graph, circuit.mask, -circuit.scores, {**circuit.provenance, "method_version": "1"})
-    old.save(path)
+    old.save(path, all_scores=True)
     assert torch.equal(Circuit.load(path).scores.float(), circuit.scores)  # type: ignore[union-attr]
     (again,) = unpack_circuits(*pack_circuits([old]))
     assert torch.equal(again.scores, circuit.scores)  # type: ignore[arg-type]
     about_kl = Circuit(circuit.graph, circuit.mask, circuit.scores, {**old.provenance, "metric": {"name": "kl"}})
-    about_kl.save(path)
+    about_kl.save(path, all_scores=True)
     assert torch.equal(Circuit.load(path).scores.float(), circuit.scores)  # type: ignore[union-attr]
 
 
@@ -81,7 +81,7 @@ def test_files_of_eap_ig_itself_are_read_as_they_are(tmp_path: Path) -> None:
     """EAP-IG attributes a loss (minus the logit difference), so that its positive scores help, as ours."""
     model, pairs = helping_and_hurting()
     path = tmp_path / "theirs.json"
-    gw.discover(model, pairs, "eap-ig", edges=2).save(path)
+    gw.discover(model, pairs, "eap-ig", edges=2).save(path, all_scores=True)
     content = json.loads(path.read_text())
     content["gatewise"].pop("provenance")
     path.write_text(json.dumps(content))

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.formats import circuit_to_json
+from gatewise.circuits.formats import PARTLY_SCORED, circuit_to_json
 from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically, write_json
 
@@ -145,6 +145,11 @@ def _importances(entry: SubmittedCircuit, rank: Rank) -> dict[str, Any]:
         raise GatewiseError(
             f"{entry.source} has no scores, which importances are made of. Give a circuit with scores, or nine "
             f"circuits of different sizes."
+        )
+    if PARTLY_SCORED in circuit.provenance:
+        raise GatewiseError(
+            f"{entry.source} has the scores of its own edges only, and importances need all. Write it with `gatewise "
+            f"discover --all-scores`, or circuit.save(path, all_scores=True)."
         )
     signed, absolute = circuit.scores.double(), circuit.scores.double().abs()
     if rank == "auto":

@@ -15,6 +15,7 @@ from gatewise.cli.gate_test import tests_table
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
+    FaithfulnessOption,
     FoldingTable,
     JsonOption,
     Machine,
@@ -54,6 +55,7 @@ def gates_command(
     method: MethodOption = "eap",
     edges: Annotated[int | None, typer.Option(help="Edges of each circuit [500, if no threshold].")] = None,
     threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
+    faithfulness: FaithfulnessOption = None,
     rule: Annotated[str, typer.Option(help="Set-difference labels: plain (the paper's) or repaired (CLUE's).")] = (
         "plain"
     ),
@@ -101,8 +103,9 @@ def gates_command(
             loaded,
             pairs.train,
             bound,
-            edges=500 if edges is None and threshold is None else edges,
+            edges=500 if edges is None and threshold is None and faithfulness is None else edges,
             threshold=threshold,
+            faithfulness=faithfulness,
             rule=cast("Rule", rule),  # checked by label_gates
             joint=joint,
             seed=seed,

@@ -64,8 +64,9 @@ class ScannedSize:
     accuracy: float
 
     def __str__(self) -> str:
+        edges = "1 edge keeps" if self.edges == 1 else f"{self.edges:,} edges keep"
         return (
-            f"{self.edges:,} edges keep {self.share:.0%} by KL (at least {self.low:.0%} with {CONFIDENCE:.0%} "
+            f"{edges} {self.share:.0%} by KL (at least {self.low:.0%} with {CONFIDENCE:.0%} "
             f"confidence), {self.logit_diff:.0%} of the logit difference, pairwise accuracy {self.accuracy:.0%}"
         )
 

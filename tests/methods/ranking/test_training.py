@@ -37,7 +37,7 @@ def test_slope_is_the_derivative_of_the_mask_at_a_constant_tau() -> None:
 
 
 def test_sizes_are_spread_over_all_orders_of_magnitude_and_now_and_then_beyond() -> None:
-    method = Ranking(steps=400, explore=20)
+    method = Ranking(steps=400, explore=20, tilt=1.0)
     schedule = Schedule(100_000, 50, 5_000, seed=3, blind=False)
     sizes = torch.tensor([schedule.size(step, method) for step in range(400)])
     beyond = sizes > 5_000

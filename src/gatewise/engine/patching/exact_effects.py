@@ -74,8 +74,8 @@ def exact_effects(
 
     Args:
         model: The model.
-        data: Pairs, or a prepared setting.
-        edges: Names or indices; None for all edges of the circuit.
+        data: Pairs, a task, of which the held-out pairs are used, or a prepared setting.
+        edges: Names or indices; a name without a port means all ports. None for all edges of the circuit.
         direction: `ns` (noising) or `dn` (denoising).
         circuit: What edges are removed from; None for the full graph.
         ablation: What removed edges carry, as for `discover`; None for patching.
@@ -88,15 +88,22 @@ def exact_effects(
     Raises:
         GatewiseError: An edge does not exist or is not in the circuit, or the direction has no meaning.
     """
-    setting = Setting.of(model, data, ablation=ablation, metric=metric, compute=compute)
+    setting = Setting.of(model, data, "test", ablation=ablation, metric=metric, compute=compute)
     graph = setting.graph
     start = graph.full() if circuit is None else circuit
-    chosen = start.indices if edges is None else [e if isinstance(e, int) else graph.index(e) for e in edges]
+    chosen = start.indices if edges is None else _chosen(graph, edges)
     removals = [NOTHING, *(frozenset([edge]) for edge in chosen)]
     values = measure_removals(setting, start, removals, _kl_and_logit_diff, direction, task="exact effects")
     kl, change = (values[:, 1:] - values[:, :1]).mean(dim=-1)
     # Denoising removes an edge by giving it clean content, noising by taking that away.
     return ExactEffects(graph, tuple(chosen), kl, change if direction == "dn" else -change)
+
+
+def _chosen(graph: Graph, edges: Iterable[str] | Iterable[int]) -> list[int]:
+    chosen: list[int] = []
+    for edge in edges:
+        chosen += [edge] if isinstance(edge, int) else graph.indices(edge)
+    return chosen
 
 
 def _kl_and_logit_diff(ablation: EdgeAblation) -> list[ResidualMeasure]:

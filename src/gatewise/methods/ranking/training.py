@@ -53,7 +53,7 @@ class Schedule:
     blind: bool  # the start is a random order: few of its edges make no path, so that sizes have to fall from all edges
 
     def size(self, step: int, method: Ranking) -> float:
-        """Return how many edges are open at a step: evenly spread over log sizes, now and then beyond the largest."""
+        """Return how many edges are open at a step: spread over log sizes, now and then beyond the largest."""
         begin = float(torch.rand(1, generator=torch.Generator().manual_seed(self.seed)))
         position = (begin + step * _GOLDEN) % 1.0
         falling = self._falling_steps(method)
@@ -62,7 +62,7 @@ class Schedule:
             return float(high * (low / high) ** (step / falling))
         if method.explore and step % method.explore == method.explore - 1:
             return float(self.largest * (self.edges / self.largest) ** position)
-        return float(self.smallest * (self.largest / self.smallest) ** position)
+        return float(self.smallest * (self.largest / self.smallest) ** (position**method.tilt))
 
     def rate(self, step: int, method: Ranking) -> float:
         """Return the learning rate: it rises linearly over the warm-up and falls linearly to 0 over the cool-down."""
