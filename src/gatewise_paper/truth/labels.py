@@ -1,10 +1,11 @@
 """How often methods find the right edges and rules give them the right labels, on models whose gates are known.
 
 Every method searches every random synthetic model under Ns, Dn and Ns+Dn. *Found* are the edges of ns | dn. Rules label
-them: by set difference, plain and repaired; `tested`, truth tables within the found circuit; `tested in G`, tables in
-the full graph. An edge that a rule leaves without a label counts as wrong. Beside the methods stand two alternatives
-that the paper rejects for their cost, the union over search orders (ACDC under several seeds) and trying all
-combinations of every receiver's senders; and what EAP found, completed by what appears when parts of it are switched.
+them: by set difference, plain and repaired; `steady`, for learned rankings, plain where two seeds agree; `tested`,
+truth tables within the found circuit; `tested in G`, tables in the full graph. An edge that a rule leaves without a
+label counts as wrong. Beside the methods stand two alternatives that the paper rejects for their cost, the union over
+search orders (ACDC under several seeds) and trying all combinations of every receiver's senders; and what EAP found,
+completed by what appears when parts of it are switched.
 
 Thresholds are one share of the total effect for all: an edge counts if it moves the logit difference by at least
 `share` of the way between the two runs. KL is quadratic near its reference, so tau and the sparsity penalty are share^2
@@ -191,6 +192,10 @@ def _by_method(
     for rule in ("plain", "repaired"):
         gates = label_gates(circuits["ns"], circuits["dn"], rule=rule)
         labels[rule] = {edge: gates.label(edge) for edge in union}
+    if method == "ranking":
+        other: dict[str, Circuit] = {d: _find(synthetic, method, d, share, seed + 1) for d in ("ns", "dn")}
+        steady = label_gates(circuits["ns"], circuits["dn"], other_seeds=[(other["ns"], other["dn"])])
+        labels["steady"] = {edge: steady.label(edge) for edge in union}
     model, pairs = synthetic.model, synthetic.pairs
     labels["tested"] = labels_by_test(test_edge_pairs(model, pairs, union))
     everywhere = test_edge_pairs(model, pairs, model.graph.full(), of=union)
