@@ -149,11 +149,11 @@ def run_jobs(
 
 def _warned(ended: Iterator[FinishedJob[Job]]) -> Iterator[FinishedJob[Job]]:
     """Tell the user what workers want to be known, each thing once."""
-    told: set[str] = set()
+    shown: set[str] = set()
     for finished in ended:
         for note in finished.notes:
-            if note not in told:
-                told.add(note)
+            if note not in shown:
+                shown.add(note)
                 warnings.warn(note, GatewiseWarning, stacklevel=2)
         yield finished
 
@@ -369,8 +369,8 @@ def _in_worker(job: Any, work: JobFunction[Any], device: str = "cpu", tries: int
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         finished = _finished(job, work, _shared)
-    told = [warning for warning in caught if issubclass(warning.category, GatewiseWarning)]
-    finished = replace(finished, notes=tuple(str(warning.message) for warning in told))
+    ours = [warning for warning in caught if issubclass(warning.category, GatewiseWarning)]
+    finished = replace(finished, notes=tuple(str(warning.message) for warning in ours))
     # Pickled here and not by the pool, which would put tensors into shared memory: there may be little of it.
     return _pickled(finished, to_device=False)
 

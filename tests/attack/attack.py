@@ -17,6 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -49,9 +50,7 @@ NAMES = [
 
 def fill(store: Store) -> dict[int, int]:
     """Results that a store is to give back."""
-    return {
-        number: store.remember({"number": number}, lambda number=number: number * number) for number in range(RESULTS)
-    }
+    return {number: store.remember({"number": number}, partial(pow, number, 2)) for number in range(RESULTS)}
 
 
 def spoil(path: Path, dice: random.Random, elsewhere: Path) -> str:

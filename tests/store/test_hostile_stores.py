@@ -190,7 +190,7 @@ def test_a_living_writers_file_is_not_abandoned_after_the_clock_was_set(
     """The clock went back an hour after the process began: its file seems to be from before it."""
     path = temporary_path(tmp_path / "result")
     path.write_bytes(b"half of a resu")
-    monkeypatch.setattr(files.os, "getpid", lambda: 1)  # seen by another process
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # seen by another process
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: path.stat().st_mtime + 3600)
     assert not is_abandoned(path)
 

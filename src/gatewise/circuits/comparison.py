@@ -97,9 +97,9 @@ def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
     by_layer = {names[layer]: _count(in_a & (layers == layer), in_b & (layers == layer)) for layer in names}
     union = total.shared + total.different
     correlation = None
-    if all(one.scores is not None and PARTLY_SCORED not in one.provenance for one in (first, second)):
+    if all(circuit.scores is not None and PARTLY_SCORED not in circuit.provenance for circuit in (first, second)):
         correlation = rank_correlation(
-            *(one.scores.double().abs() for one in (first, second) if one.scores is not None)
+            *(circuit.scores.double().abs() for circuit in (first, second) if circuit.scores is not None)
         )
     expected = len(first) * len(second) / graph.n_edges
     return Comparison(

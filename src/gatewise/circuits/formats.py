@@ -159,11 +159,11 @@ def circuit_from(content: Any, path: str | Path, graph: Graph | None = None) -> 
 
 def _check_size(sizes: Mapping[str, int], block: Mapping[str, Any], qkv: str, parallel: bool, path: str | Path) -> None:
     """Refuse, before it is made, a graph that is not as large as the file says, or too large for what lists so few."""
-    said = block["graph_edges"]
-    if type(said) is not int or not 0 < said <= _MOST_EDGES:
+    stated = block["graph_edges"]
+    if type(stated) is not int or not 0 < stated <= _MOST_EDGES:
         raise GatewiseError(
-            f"{path}: gatewise.graph_edges is {shown(said)}, expected a number of at most {_MOST_EDGES:,}. Circuits of "
-            f"larger graphs are written with all scores."
+            f"{path}: gatewise.graph_edges is {shown(stated)}, expected a number of at most {_MOST_EDGES:,}. Circuits "
+            f"of larger graphs are written with all scores."
         )
     if block.get("sublayers") is None:
         layers, heads = sizes["n_layers"], sizes["n_heads"]
@@ -171,8 +171,8 @@ def _check_size(sizes: Mapping[str, int], block: Mapping[str, Any], qkv: str, pa
         for layer in range(layers):
             senders = 1 + layer * (heads + 1)
             implied += ports * senders + senders + (0 if parallel else heads)
-        if implied != said:
-            raise GatewiseError(f"{path}: gatewise.graph_edges is {said:,}, its 'cfg' implies {implied:,} edges.")
+        if implied != stated:
+            raise GatewiseError(f"{path}: gatewise.graph_edges is {stated:,}, its 'cfg' implies {implied:,} edges.")
 
 
 def helping_sign(scores: Tensor | None, provenance: Mapping[str, Any]) -> Tensor | None:

@@ -85,17 +85,17 @@ def load_recorded(
 
 def _agreed(fact: str, given: Any, records: Records, default: Any = ...) -> Any:
     """What was given, or what all files say; a warning if these differ, an error if the files do."""
-    said = {file: record[fact] for file, record in records.items() if record.get(fact) is not None}
+    recorded = {file: record[fact] for file, record in records.items() if record.get(fact) is not None}
     if given is not None:
-        for file, value in said.items():
+        for file, value in recorded.items():
             if _name(value) != _name(given):
                 print(f"warning: {file} is of the {fact} {value}, and is measured on {given}.", file=sys.stderr)
         return given
-    if len({_name(value) for value in said.values()}) > 1:
-        listed = ", ".join(f"{value} ({file})" for file, value in said.items())
+    if len({_name(value) for value in recorded.values()}) > 1:
+        listed = ", ".join(f"{value} ({file})" for file, value in recorded.items())
         raise GatewiseError(f"the files differ in their {fact}: {listed}. Say which is meant with --{fact}.")
-    if said:
-        return next(iter(said.values()))
+    if recorded:
+        return next(iter(recorded.values()))
     if default is ...:
         raise GatewiseError(f"{next(iter(records))} does not say which {fact} it is for; say it with --{fact}.")
     return default

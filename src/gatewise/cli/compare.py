@@ -69,9 +69,9 @@ def compare_command(
     _show(comparison, a, b, redrawn)
     for name, edges in (("A", comparison.only_a), ("B", comparison.only_b)):
         if edges and listed:
-            more = f", and {len(edges) - listed:,} more" if len(edges) > listed else ""
-            print(f"only in {name}, strongest first: {', '.join(edges[:listed])}{more}")
-    first, second = (one.circuit if isinstance(one, Labelled) else one for one in both)
+            rest = f", and {len(edges) - listed:,} more" if len(edges) > listed else ""
+            print(f"only in {name}, strongest first: {', '.join(edges[:listed])}{rest}")
+    first, second = (circuit.circuit if isinstance(circuit, Labelled) else circuit for circuit in both)
     for sentence in differences(first.provenance, second.provenance):
         print(f"note: the two are of different searches: {sentence}.", file=sys.stderr)
     if all(isinstance(circuit, Labelled) for circuit in both):

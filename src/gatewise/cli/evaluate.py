@@ -67,8 +67,8 @@ def evaluate_command(
 
     known = read_circuits(circuits)
     records = {file: {} if circuit is None else circuit.provenance for file, circuit in known.items()}
-    asked = {"model": model, "task": task, "examples": examples, "seed": seed, "test": test, "skip_bad": skip_bad}
-    subject = load_recorded(records, machine, **asked)  # type: ignore[arg-type]
+    chosen = {"model": model, "task": task, "examples": examples, "seed": seed, "test": test, "skip_bad": skip_bad}
+    subject = load_recorded(records, machine, **chosen)  # type: ignore[arg-type]
     loaded, made = subject.model, subject.task
     read = [Circuit.load(file, loaded.graph) if circuit is None else circuit for file, circuit in known.items()]
     evaluations = evaluate(

@@ -118,11 +118,13 @@ def attention_command(
     from gatewise.evaluation.heads import attention, direct_contributions
 
     loaded, made = load_task(model, task, machine, examples=examples, seed=seed, skip_bad=skip_bad)
-    found = [attention(loaded, made, head, compute=machine.compute()) for head in heads]
-    written = direct_contributions(loaded, made, [patterns.head for patterns in found], compute=machine.compute())
+    heads_patterns = [attention(loaded, made, head, compute=machine.compute()) for head in heads]
+    written = direct_contributions(
+        loaded, made, [patterns.head for patterns in heads_patterns], compute=machine.compute()
+    )
     if as_json:
         entries = []
-        for patterns in found:
+        for patterns in heads_patterns:
             contribution = {side: vars(written.mean(patterns.head, side)) for side in ("clean", "corrupted")}
             first = {side: getattr(patterns, side)[0].looks_at(count=_SHOWN) for side in ("clean", "corrupted")}
             looks = {"mean_attention": patterns.targets, "first_pair": first}
@@ -130,7 +132,7 @@ def attention_command(
         print_json(entries)
         return
     console = Console(highlight=False)
-    for patterns in found:
+    for patterns in heads_patterns:
         share, other = written.mean(patterns.head), written.mean(patterns.head, "corrupted")
         console.print(Text(patterns.head, style="bold"))
         console.print(

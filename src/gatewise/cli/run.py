@@ -115,8 +115,8 @@ def run_command(
     by_default = faithfulness is None and edges is None and method == DEFAULT_METHOD
     goal = DEFAULT_FAITHFULNESS if by_default else faithfulness
     edges = _EDGES if goal is None and edges is None else edges
-    asked = edges if goal is None else f"{goal:g}"
-    folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{asked}")
+    size = edges if goal is None else f"{goal:g}"
+    folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{size}")
     given = {
         "task": task, "method": method, "faithfulness": goal, "edges": edges, "sizes": sizes,
         "examples": examples, "random": random,

@@ -27,13 +27,13 @@ LEGEND = (
 
 def rows(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, ...]]:
     """Cells line by line, the smallest circuit first."""
-    for evaluation in sorted(evaluations, key=lambda one: one.edges):
+    for evaluation in sorted(evaluations, key=lambda evaluation: evaluation.edges):
         second = evaluation.recovered_dn
         yield (
             evaluation.name,
             f"{evaluation.edges:,}",
             f"{evaluation.sparsity:.2%}",
-            kept(evaluation),
+            kept_share(evaluation),
             _percent(evaluation.recovered),
             "-" if second is None else _percent(second),
             _percent(evaluation.destroyed),
@@ -41,7 +41,7 @@ def rows(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def kept(evaluation: Evaluation) -> str:
+def kept_share(evaluation: Evaluation) -> str:
     """The kept share of the logit difference, with its interval."""
     share = evaluation.logit_diff_interval
     if not math.isfinite(share.value + share.low + share.high):
@@ -67,8 +67,8 @@ def sentence(evaluation: Evaluation) -> str:
     """One circuit in one sentence."""
     second = evaluation.recovered_dn
     parts = [
-        f"{evaluation.name}: {evaluation.edges:,} of {evaluation.graph_edges:,} edges keep {kept(evaluation)} of the "
-        f"logit difference, {_percent(evaluation.recovered)} by KL"
+        f"{evaluation.name}: {evaluation.edges:,} of {evaluation.graph_edges:,} edges keep {kept_share(evaluation)} "
+        f"of the logit difference, {_percent(evaluation.recovered)} by KL"
         + ("" if second is None else f" ({_percent(second)} by denoising)"),
         f"removing them destroys {_percent(evaluation.destroyed)}",
     ]

@@ -103,12 +103,12 @@ def find_gates(
         # One setting for all seeds, so that they share what does not depend on the seed.
         setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
         shared = {"select": select, "compute": compute, "threshold": threshold, "sizes": _sizes(model, edges, ratio)}
-        found = _search(model, setting, bound, directions, seed, shared)
-        circuits = {direction: found[direction] for direction in directions}
+        by_direction = _search(model, setting, bound, directions, seed, shared)
+        circuits = {direction: by_direction[direction] for direction in directions}
         others = []
         for other_seed in range(seed + 1, seed + count):
-            other_found = _search(model, setting, bound, ("ns", "dn"), other_seed, shared)
-            others.append((other_found["ns"], other_found["dn"]))
+            other = _search(model, setting, bound, ("ns", "dn"), other_seed, shared)
+            others.append((other["ns"], other["dn"]))
     return label_gates(
         circuits["ns"], circuits["dn"], rule=rule, by=by, joint=circuits.get("ns+dn"), other_seeds=others
     )

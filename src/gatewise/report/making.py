@@ -99,17 +99,17 @@ def make_report(
     alone = replace(compute, workers=None, ray=None)  # for what is too small to be shared
     chosen = find_method(method)
     other_seeds = range(seed + 1, seed + seeds) if chosen.seeded and chosen.directed else range(0)
-    found = _search(model, task, chosen, edges, faithfulness, sizes, seed, other_seeds, compute)
-    searches = found.circuits
+    searched = _search(model, task, chosen, edges, faithfulness, sizes, seed, other_seeds, compute)
+    searches = searched.circuits
     largest: dict[str, Circuit] = {direction: circuits[-1] for direction, circuits in searches.items()}
-    gates = _label(largest, chosen.directed, found.other_seeds)
+    gates = _label(largest, chosen.directed, searched.other_seeds)
     exact = Setting.of(model, task.train[:_TESTED_PAIRS], compute=alone)
     shown = task.test[:examples]
     recall = _Parts(
         compute.open_store(),
         {
             "circuits": _record(searches),
-            "other seeds": [[circuit.fingerprint for circuit in pair] for pair in found.other_seeds],
+            "other seeds": [[circuit.fingerprint for circuit in pair] for pair in searched.other_seeds],
             "method": chosen.version,
             "held out": {"pairs": task.test.fingerprint, "seed": seed, "memory": compute.memory},
             "evaluation": VERSION,
@@ -117,8 +117,8 @@ def make_report(
     )
     return Report(
         model=model.name,
-        sizes=found.sizes,
-        choice=found.choice,
+        sizes=searched.sizes,
+        choice=searched.choice,
         searches=searches,
         gates=gates,
         curves=recall(
@@ -189,7 +189,7 @@ def _all_sizes(edges: int, smaller: Sequence[int] | None, method: Method) -> tup
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Searched:
     """The circuits of a report."""
 
     sizes: tuple[int, ...]
@@ -208,7 +208,7 @@ def _search(
     seed: int,
     other_seeds: Sequence[int],
     compute: Compute,
-) -> _Found:
+) -> _Searched:
     """Search in all directions; the same circuit for all if the method has no direction."""
     directions = SEARCHES if method.directed else SEARCHES[:1]
     singles: tuple[SearchDirection, ...] = ("ns", "dn")
@@ -221,8 +221,8 @@ def _search(
             setting = Setting.of(model, task, "train", seed=seed, compute=compute)
             circuits = discover_all(model, setting, method, directions, sizes=all_sizes, seed=seed, compute=compute)
             for other in other_seeds:
-                found = discover_all(model, setting, method, singles, sizes=[size], seed=other, compute=compute)
-                other_circuits.append((found["ns"][0], found["dn"][0]))
+                again = discover_all(model, setting, method, singles, sizes=[size], seed=other, compute=compute)
+                other_circuits.append((again["ns"][0], again["dn"][0]))
         else:
             check_faithfulness(faithfulness)
             most = min(_MOST_EDGES, model.graph.n_edges) if edges is None else edges
@@ -235,7 +235,7 @@ def _search(
                 again = search.with_seed(other, singles)
                 other_circuits.append((again.circuits("ns", [size])[0], again.circuits("dn", [size])[0]))
     by_direction = {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
-    return _Found(all_sizes, by_direction, tuple(other_circuits), choice)
+    return _Searched(all_sizes, by_direction, tuple(other_circuits), choice)
 
 
 def _label(circuits: Mapping[str, Circuit], directed: bool, other_seeds: Sequence[tuple[Circuit, Circuit]]) -> Gates:

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.attack
 def pieces(tokens: list[str], bos: int = 0, **fields: Any) -> dict[str, Any]:
     """The metadata of a tokenizer of SentencePiece's kind, whose first token is a control token."""
     kinds = np.array([3] + [1] * (len(tokens) - 1))
-    metadata = {"model": "llama", "tokens": tokens, "token_type": kinds, "scores": -np.arange(len(tokens), dtype="<f4")}
+    metadata: dict[str, Any] = {"model": "llama", "tokens": tokens, "token_type": kinds}
+    metadata |= {"scores": -np.arange(len(tokens), dtype="<f4")}
     metadata |= {"bos_token_id": bos, "unknown_token_id": 0, **fields}
     return {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
 

@@ -223,12 +223,12 @@ class EdgePruning(Method):
     def doubts(self, circuit: Circuit) -> list[str]:
         """Point out masks that have not settled: they expect another number of edges than the circuit has."""
         notes = circuit.provenance.get("notes", {})
-        asked = notes.get("trained_for")
-        far = [edges for edges in notes.get("expected_edges", []) if asked and abs(edges / asked - 1) > _UNSETTLED]
+        wanted = notes.get("trained_for")
+        far = [edges for edges in notes.get("expected_edges", []) if wanted and abs(edges / wanted - 1) > _UNSETTLED]
         if not far:
             return []
         return [
-            f"is cut from masks that were to keep {asked:,} edges and expect {far[0]:,.0f}: the training has not "
+            f"is cut from masks that were to keep {wanted:,} edges and expect {far[0]:,.0f}: the training has not "
             f"settled. Give it more steps than {self.steps:,} (--set steps={2 * self.steps})."
         ]
 
