@@ -46,6 +46,7 @@ from gatewise.sweep.grid import read_grid
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.parsing import with_spaces
 from gatewise.tasks.task_files import parse_rows
+from gatewise_paper.records import read_records
 
 warnings.simplefilter("ignore")
 
@@ -153,6 +154,17 @@ _TOML = (
     b'examples = 8\ntest_examples = 8\nrandom_circuits = 0\nthreads = 1\ndtype = "bfloat16"\n',
 )
 _KEY = "0" * 64
+
+
+_RESULTS = json.dumps(
+    {"about": {"preset": "quick", "weights": "ab"}, "experiments": {"completeness": {"verdicts": []}}, "failed": {}}
+).encode()
+
+
+def _read_results(content: bytes) -> None:
+    """The results that `gatewise reproduce` left in a folder."""
+    (_folder() / "results.json").write_bytes(content)
+    read_records(_folder(), {"preset": "quick", "weights": "ab"})
 
 
 def _read_grid(content: bytes) -> None:
@@ -375,6 +387,7 @@ TARGETS = {
         Target("index", lambda: list(_INDEXES), lambda content: index_names(content, "index.json"), json=True),
         Target("tokenizer", _tokenizers, _json(_build_tokenizer), json=True, cases=200_000),
         Target("answer", _answers, _read_answer, json=True, cases=200_000),
+        Target("results", lambda: [_RESULTS], _read_results, json=True, cases=200_000),
         Target("folder", _configs, _load_folder, json=True, cheap=False, cases=1_000),
     )
 }

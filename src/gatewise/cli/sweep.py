@@ -53,7 +53,7 @@ def sweep_command(
             retries=retries,
             dry_run=dry_run,
             tell=lambda text: print(text, file=sys.stderr),
-            compute=Compute(workers=workers.workers, ray=workers.ray, store=store),
+            compute=Compute(workers=workers.workers, ray=workers.ray, store=store, gpus=workers.gpus),
         )
     for cell, problem in report.failures[:20]:
         print(f"failed: {cell}: {' '.join(problem.split())}", file=sys.stderr)

@@ -121,8 +121,8 @@ class Backend:
         written = None if mark is None else _ANY_MARK.fullmatch(mark)
         if written is not None and int(written[1]) > _FORMAT:
             raise GatewiseError(
-                f"the store {self.shown} is of format {int(written[1])}, of a newer version of gatewise; this one knows "
-                f"format {_FORMAT} and leaves it as it is. Use the newer version, or give another place."
+                f"the store {self.shown} is of format {int(written[1])}, of a newer version of gatewise; this one "
+                f"knows format {_FORMAT} and leaves it as it is. Use the newer version, or give another place."
             )
         if mark != _MARKED and self._is_old():
             raise GatewiseError(
