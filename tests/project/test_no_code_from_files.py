@@ -16,6 +16,7 @@ from gatewise.errors import GatewiseError
 from gatewise.gates.labels import Gates, label_gates
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
+from gatewise.store.results import CIRCUITS
 from gatewise.sweep.grid import read_grid
 
 pytestmark = pytest.mark.attack
@@ -79,8 +80,7 @@ def test_circuits_gates_and_results_run_no_code(helper: Path) -> None:
     label_gates(circuit, other).save("gates.safetensors")
     repr(Gates.load("gates.safetensors"))
     store = Store("store")
-    key = "0" * 64
-    store.put(key, [circuit], record)
-    assert [str(entry) for entry in list_entries(store)]
+    store.put(store.key(record, CIRCUITS), [circuit], record)
+    assert ["attack_helper:Mine" in entry.summary for entry in list_entries(store)] == [True]
     CliRunner().invoke(app, ["runs", "list", "--store", "store"])
     assert not helper.exists()

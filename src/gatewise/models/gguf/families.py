@@ -117,9 +117,9 @@ def _gated(fields: Fields) -> Config:
 def _rope(fields: Fields) -> Config:
     rope: Config = {"rope_type": "default", "rope_theta": fields.number("rope.freq_base", 10_000.0)}
     kind = fields.metadata.get(f"{fields.prefix}.rope.scaling.type", "none")
-    if kind == "linear":
+    if isinstance(kind, str) and kind == "linear":  # an array has no truth value
         return {**rope, "rope_type": "linear", "factor": fields.number("rope.scaling.factor")}
-    if kind not in ("none", "longrope"):  # longrope: its factors are tensors, see Phi-3
+    if not isinstance(kind, str) or kind not in ("none", "longrope"):  # longrope: its factors are tensors, see Phi-3
         raise GatewiseError(f"its rotary embedding is scaled by {shown(kind)}; 'linear' is understood.")
     factors = fields.factors("rope_freqs")
     return rope if factors is None else _llama3_rope(rope, factors)
@@ -192,11 +192,13 @@ def _neox(fields: Fields) -> Config:
     config = _sizes(fields)
     rotated = fields.integer("rope.dimension_count", config["head_dim"], default=config["head_dim"])
     parallel = fields.metadata.get(f"{fields.prefix}.use_parallel_residual", True)
+    if not isinstance(parallel, bool):
+        raise GatewiseError(f"{fields.prefix}.use_parallel_residual is {shown(parallel)}; expected true or false.")
     return {
         **config,
         "layer_norm_eps": fields.number("attention.layer_norm_epsilon"),
         "rope_parameters": {**_rope(fields), "partial_rotary_factor": rotated / config["head_dim"]},
-        "use_parallel_residual": bool(parallel),
+        "use_parallel_residual": parallel,
     }
 
 

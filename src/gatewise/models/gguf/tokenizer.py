@@ -56,7 +56,7 @@ class TokenizerParts:
 def tokenizer_parts(metadata: Metadata, longest: int) -> TokenizerParts:
     """Build the tokenizer; `longest` is how many tokens the model reads."""
     kind = metadata.get("tokenizer.ggml.model")
-    if kind not in ("gpt2", "llama"):
+    if not isinstance(kind, str) or kind not in ("gpt2", "llama"):
         raise GatewiseError(f"its tokenizer is of kind {shown(kind)}; 'gpt2' and 'llama' are understood.")
     tokenizer = _byte_level(metadata) if kind == "gpt2" else _sentence_pieces(metadata)
     special = special_tokens(metadata)
@@ -91,6 +91,13 @@ def _texts(metadata: Metadata, key: str) -> list[str]:
     if not isinstance(value, list):
         raise GatewiseError(f"{key} is {shown(value)}; expected a list of texts.")
     return value
+
+
+def _flag(metadata: Metadata, key: str, usual: bool) -> bool:
+    value = metadata.get(key, usual)
+    if not isinstance(value, int):  # of which bool is one; an array is neither true nor false
+        raise GatewiseError(f"{key} is {shown(value)}; expected true or false.")
+    return bool(value)
 
 
 def _vocabulary(metadata: Metadata) -> tuple[dict[str, int], Any]:
@@ -139,7 +146,7 @@ def _sentence_pieces(metadata: Metadata) -> Tokenizer:
     tokenizer = Tokenizer(
         models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
-    prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    prefix = _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
     spaces = normalizers.Replace(" ", "▁")
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefix else spaces
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -176,8 +183,8 @@ def _add_whole_tokens(tokenizer: Tokenizer, vocabulary: Mapping[str, int], kinds
 def _adds_bos(metadata: Metadata) -> bool:
     """What the file says, and llama.cpp's defaults where it says nothing."""
     kind, rule = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
-    usual = kind == "llama" or _CUTS.get(rule) == _LLAMA3
-    return bool(metadata.get("tokenizer.ggml.add_bos_token", usual))
+    usual = kind == "llama" or (isinstance(rule, str) and _CUTS.get(rule) == _LLAMA3)
+    return _flag(metadata, "tokenizer.ggml.add_bos_token", usual)
 
 
 def _begin_with(tokenizer: Tokenizer, number: int, text: str) -> None:
