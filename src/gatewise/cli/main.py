@@ -17,6 +17,7 @@ from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import evaluate_command
 from gatewise.cli.gate_test import test_gate_command
 from gatewise.cli.gates import gates_command
+from gatewise.cli.looking import ablate_command, attention_command, draw_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
@@ -67,6 +68,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Measure, compare, exchange": {
         "evaluate": evaluate_command,
+        "ablate": ablate_command,
+        "attention": attention_command,
+        "draw": draw_command,
         "test-gate": test_gate_command,
         "compare": compare_command,
         "reconcile": reconcile_command,
@@ -137,7 +141,10 @@ def _unexpected(error: Exception) -> str:
 
 
 def _leave_interrupted() -> None:
-    print("interrupted", file=sys.stderr)
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    resumes = words[:1] in (["run"], ["sweep"]) or "--store" in words
+    way = "the same command resumes where it was" if resumes else "the same command starts again; --store keeps states"
+    print(f"interrupted; {way}", file=sys.stderr)
     sys.exit(EXIT_INTERRUPTED)
 
 

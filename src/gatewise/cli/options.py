@@ -105,7 +105,7 @@ class Machine(Options):
     """How a model is loaded and read, and what the work may take."""
 
     device: Annotated[str | None, _machine("--device", help="Where to compute: cpu, cuda, cuda:1, mps [cpu].")] = None
-    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16 or float64 [float32].")] = None
+    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16, float16 or float64 [float32].")] = None
     bos: Annotated[bool | None, _machine("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")] = (
         None
     )
@@ -118,8 +118,9 @@ class Machine(Options):
         """Where the work of a command is done."""
         from gatewise.compute import Compute
 
-        processes, ray = (None, None) if workers is None else (workers.workers, workers.ray)
-        return Compute(memory=self.memory, workers=processes, ray=ray, store=store)
+        if workers is None:
+            return Compute(memory=self.memory, store=store)
+        return Compute(memory=self.memory, workers=workers.workers, ray=workers.ray, store=store, gpus=workers.gpus)
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Workers(Options):
         int | None, _machine("--workers", help="Processes that share the work, one thread each [this one].")
     ] = None
     ray: Annotated[str | None, _machine("--ray", help="Or a Ray cluster: auto, or its address.")] = None
+    gpus: Annotated[float, _machine("--gpus", help="GPUs that each worker takes of the Ray cluster.")] = 1.0
 
 
 def options_apart(command: Callable[..., None]) -> Callable[..., None]:
