@@ -68,11 +68,12 @@ def test_a_task_file_that_changed_with_its_time_and_size_is_another(tmp_path: Pa
     path = tmp_path / "pairs.csv"
     path.write_text("clean,corrupted,correct,incorrect\na b,a c,d,e\n")
     about = path.stat()
-    before = circumstances("run", "tiny", str(path), "eap")
+    before = circumstances("run", "tiny", [str(path)], "eap")
     path.write_text("clean,corrupted,correct,incorrect\na b,a c,e,d\n")
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert path.stat().st_size == about.st_size
-    assert circumstances("run", "tiny", str(path), "eap") != before
+    assert before is not None
+    assert circumstances("run", "tiny", [str(path)], "eap") != before
 
 
 @pytest.mark.parametrize("content", ['{"about": {"preset": "small"', "[]", '{"about": 3}', '{"about": {}}'])
