@@ -30,7 +30,7 @@ import gatewise as gw
 from gatewise.circuits.circuit import Circuit
 from gatewise.engine.setting import Setting
 from gatewise.methods import EdgePruning, discover_all
-from gatewise.methods.edge_pruning.objective import Objective
+from gatewise.methods.objective import Objective
 
 PUBLISHED: dict[str, Any] = {
     "steps": 3000,

@@ -88,8 +88,8 @@ def attribution() -> dict[str, Job]:
 def edge_pruning() -> dict[str, Job]:
     """A training step of Edge Pruning on 32 pairs of 15 tokens that differ from the first token on, in its midst."""
     from gatewise.methods import EdgePruning
-    from gatewise.methods.edge_pruning.objective import Objective
     from gatewise.methods.edge_pruning.training import Goal, Training, take_step
+    from gatewise.methods.objective import Objective
 
     model, pairs = different_from_the_start()
     method, edges = EdgePruning(), model.graph.n_edges

@@ -22,10 +22,11 @@ torch.set_num_threads(1)
 # Longest first, so that none of two processes waits for the other at the end.
 _LONG = ("test_ray.py", "test_all_experiments_small", "test_torture", "test_resume", "test_toy_models", "browser/")
 # What stays in one of two processes, which would be prepared in both: a cluster, a site, a wheel, a browser, a store of
-# searches, and the process that workers are forks of.
+# searches, the stand-in accelerator, and the process that workers are forks of.
 _TOGETHER = {
     "ray": ("test_ray.py",),
     "workers": ("test_workers.py", "test_sweep.py"),
+    "standin": ("tests/standin/",),
     "help": ("cli/test_help.py",),
     "experiments": ("paper/test_experiments.py",),
     "report": ("tests/report/", "cli/test_run.py"),

@@ -12,7 +12,7 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.methods import Acdc, EdgePruning, Method, discover_all
+from gatewise.methods import Acdc, EdgePruning, Method, Ranking, discover_all
 from gatewise.methods.base import SearchDirection
 from gatewise.models.model import Model
 from gatewise.store.checkpoints import Checkpoint
@@ -46,6 +46,7 @@ SEARCHES: dict[str, tuple[Method, SearchDirection, dict[str, Any]]] = {
     "edge-pruning sizes": (EdgePruning(steps=25), "ns+dn", {"sizes": [40, 12]}),
     "edge-pruning threshold": (EdgePruning(steps=45), "dn", {"threshold": 0.5}),
     "edge-pruning joint": (JOINT, "ns+dn", {"sizes": [10]}),
+    "ranking": (Ranking(steps=45, examples=2, combine="mean"), "ns+dn", {"sizes": [40, 12]}),
 }
 
 

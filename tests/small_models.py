@@ -128,7 +128,13 @@ INCREMENTAL = tuple(name for name in ARCHITECTURES if name != "olmo2")  # whose 
 
 
 def small_model(
-    architecture: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, qkv: QKV = "split", layers: int = 2
+    architecture: str,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    qkv: QKV = "split",
+    layers: int = 2,
+    device: str = "cpu",
 ) -> Model:
     """A random model whose weights are large enough that every component matters."""
     torch.manual_seed(seed)
@@ -139,7 +145,7 @@ def small_model(
             parameter.add_(torch.randn_like(parameter) * spread)
             if name.endswith("wte.weight") or "embed" in name:
                 parameter.mul_(2)
-    return adapt(hf.to(dtype), name=f"small-{architecture}", qkv=qkv)
+    return adapt(hf.to(device, dtype), name=f"small-{architecture}", qkv=qkv)
 
 
 def random_pairs(seed: int = 0, lengths: tuple[int, ...] = (7, 5, 7), same: tuple[int, ...] | None = None) -> Pairs:

@@ -45,7 +45,7 @@ WHAT = {
     "task": "2 pairs to search on",
     "scores": "by eap ns of 21 edges",
     "effects": "C-&gt;logits",
-    "evaluation": "full graph",
+    "evaluation": "logit diff kept",
 }
 
 

@@ -24,7 +24,7 @@ from gatewise.engine import Metric
 from gatewise.engine.runs.batches import batches
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.methods import Acdc, Eap, EdgePruning, Method
+from gatewise.methods import Acdc, Eap, EdgePruning, Method, Ranking
 from gatewise.methods.base import Problem
 from gatewise.methods.eap import BLOCKS, in_blocks
 from gatewise.models import register_architecture, transformer
@@ -54,7 +54,9 @@ def test_evaluations_by_two_processes(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [Acdc(max_thresholds=2), EdgePruning(steps=22, batch=4)], ids=lambda method: method.name
+    "method",
+    [Acdc(max_thresholds=2), EdgePruning(steps=22, batch=4), Ranking(steps=22)],
+    ids=lambda method: method.name,
 )
 def test_directions_side_by_side(model: Model, tmp_path: Path, method: Method) -> None:
     asked: dict[str, Any] = {"directions": ("ns", "dn", "ns+dn"), "sizes": [25, 50]}

@@ -53,8 +53,10 @@ def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def is_arrays(path: Path) -> bool:
     """Whether a file is one of arrays and not of text: it begins with the length of its header, eight bytes."""
-    with suppress(OSError), path.open("rb") as stream:  # whoever reads it says what is wrong
-        return b"\0" in stream.read(8)
+    with suppress(OSError):  # whoever reads it says what is wrong
+        if path.is_file():  # not a pipe, which would be waited for
+            with path.open("rb") as stream:
+                return b"\0" in stream.read(8)
     return False
 
 

@@ -1,12 +1,13 @@
 """Writing files so that nothing is ever half-written, and reading them within stated limits.
 
 A file is written under a temporary name, flushed to disk and renamed. The temporary name says which process on which
-machine writes under it: it is abandoned if that process has ended. Of other machines' processes nothing is known, and a
-day has to pass.
+machine writes under it, and when that process began, in ticks that no change of the clock moves: it is abandoned if
+that process has ended. Of other machines' processes nothing is known, and a day has to pass.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
@@ -14,6 +15,7 @@ import math
 import os
 import platform
 import re
+import stat
 import time
 import uuid
 from collections.abc import Mapping
@@ -25,7 +27,9 @@ from gatewise.errors import GatewiseError
 MAX_BYTES = 1 << 30  # of a file that a user names: three circuits of ten million edges with scores fit
 MAX_JSON_BYTES = 256 << 20  # a circuit file of three million edges fits
 MAX_JSON_VALUES = 20_000_000  # commas and brackets: small ones take thirty times their size in memory
-_TEMPORARY = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<process>\d{1,10})-[0-9a-f]{8}\.part")
+_TEMPORARY = re.compile(
+    r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<process>\d{1,10})(?:-b(?P<begun>\d{1,20}))?-[0-9a-f]{8}\.part"
+)
 _LONG = 24 * 3600.0  # seconds after which nobody writes under a temporary name any more
 
 
@@ -66,7 +70,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def temporary_path(beside: Path) -> Path:
     """Return a name of this process's own for what will be renamed to `beside`."""
-    return beside.with_name(f".{beside.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
+    number = os.getpid()
+    return beside.with_name(f".{beside.name}.{_machine()}-{number}-b{_begun(number)}-{uuid.uuid4().hex[:8]}.part")
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -99,13 +104,26 @@ def is_abandoned(temporary: Path) -> bool:
     if number == os.getpid():
         return False
     try:
-        process = psutil.Process(number)
-        reused = process.create_time() > written + 1  # the writer's number was given to a later process
-        return reused or process.status() == psutil.STATUS_ZOMBIE
+        if psutil.Process(number).status() == psutil.STATUS_ZOMBIE:
+            return True
+        if name["begun"] is None:  # written by an earlier version: the number may have gone to a later process
+            return time.time() - written > _LONG
+        return int(name["begun"]) != _begun(number)
     except psutil.NoSuchProcess:
         return True
     except psutil.AccessDenied:
         return False
+
+
+def _begun(number: int) -> int:
+    """When a process began: in ticks since the machine did, or where the system does not tell these in microseconds."""
+    import psutil
+
+    try:
+        # Not `create_time`: on Linux that is made of the clock's time, and differs after the clock was set.
+        return int(Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return int(psutil.Process(number).create_time() * 1e6)
 
 
 @functools.cache
@@ -137,16 +155,41 @@ def as_plain(value: Any) -> Any:
 # Reading
 
 
+class UnfitFileError(OSError):
+    """What has the name of a file and is none that we read: a pipe, a device, or something too large."""
+
+
+def read_regular(path: Path, largest: int = MAX_BYTES) -> bytes:
+    """Read a regular file of at most so many bytes. A pipe is not waited for, and nothing larger is read.
+
+    Raises:
+        UnfitFileError: It is no regular file, or too large.
+        OSError: It cannot be read.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(about.st_mode):
+            raise UnfitFileError(errno.EINVAL, "it is no regular file")
+        with os.fdopen(handle, "rb", closefd=False) as stream:
+            content = b"" if about.st_size > largest else stream.read(largest + 1)
+        if max(about.st_size, len(content)) > largest:
+            raise UnfitFileError(errno.EFBIG, f"it is larger than {largest:,} bytes")
+        return content
+    finally:
+        os.close(handle)
+
+
 def read_bytes(path: Path, what: str, largest: int = MAX_BYTES) -> bytes:
     """Read a file of at most so many bytes; `what` it should be is named in errors."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(largest + 1)
+        return read_regular(path, largest)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise GatewiseError(f"{path} is larger than {largest:,} bytes, the most that {what} has.") from error
         raise GatewiseError(f"cannot read {path}: {error.strerror}. Give the path of {what}.") from error
-    if len(content) > largest:
-        raise GatewiseError(f"{path} is larger than {largest:,} bytes, the most that {what} has.")
-    return content
 
 
 def read_json(path: Path, what: str) -> Any:

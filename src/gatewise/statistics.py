@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from gatewise.devices import widened
+
 _RESAMPLES = 1_000
 _BLOCK = 1 << 16  # numbers at a time
 _FLIPS = 10_000
@@ -37,7 +39,7 @@ class Interval:
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """In float64 where the device has it: divergences near 0 are differences of nearly equal numbers."""
-    return logits.to(torch.float32 if logits.device.type == "mps" else torch.float64).log_softmax(dim=-1)
+    return widened(logits).log_softmax(dim=-1)
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ class Measure:
     @classmethod
     def of(cls, values: Tensor) -> Measure:
         """values: [example]"""
-        values = values.double()
+        values = values.cpu().double()
         error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
         return cls(float(values.mean()), error)
 
@@ -137,6 +139,33 @@ def ratio_interval(tops: Sequence[float], bottoms: Sequence[float]) -> Interval:
     drawn = (above / below)[below != 0]
     low, high = percentile_interval(drawn) if len(drawn) else (math.nan, math.nan)
     return Interval(value, float(low), float(high), len(top))
+
+
+def geometric_interval(values: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values, one per unit, with its bootstrap interval over units.
+
+    Ends are NaN for fewer than two units.
+    """
+    logs = torch.tensor(values, dtype=torch.float64).log()
+    mean = math.exp(float(logs.mean()))
+    if len(logs) < 2:
+        return Interval(mean, math.nan, math.nan, len(logs))
+    low, high = percentile_interval((logs @ resampling_weights(len(logs))).exp())
+    return Interval(mean, float(low), float(high), len(logs))
+
+
+def kept_share(left: Tensor, whole: Tensor, confidence: float = 0.95) -> tuple[float, float]:
+    """Return 1 - mean(left) / mean(whole), the smallest over sides, and its lower confidence bound.
+
+    The bound is one-sided, by resampling units: both means of all sides with the same units, since a unit that is hard
+    for one is hard for the other. NaN where there is nothing to divide by.
+
+    left, whole: [side, unit]
+    """
+    weights = resampling_weights(left.shape[-1])
+    share = (1 - left.mean(dim=-1) / whole.mean(dim=-1)).amin()
+    drawn = (1 - (left @ weights) / (whole @ weights)).amin(dim=0).sort().values
+    return float(share), float(drawn[int(len(drawn) * (1 - confidence))])
 
 
 def joint_sign_flip_p(values: Tensor) -> float:

@@ -85,7 +85,7 @@ def measure_roles(model: Model, pairs: Pairs, criteria: Criteria | None = None) 
     )
     lost = float(clean - corrupted)
     share = 1 / lost if lost > 0 else 0.0  # a model that cannot do the task has no effects to speak of
-    effects = -exact_effects(model, pairs, [f"{head}->logits" for head in heads]).logit_diff * share
+    effects = exact_effects(model, pairs, [f"{head}->logits" for head in heads]).logit_diff * share
     direct = dict(zip(heads, effects.tolist(), strict=True))
     indirect = _indirect_effects(model, pairs, attending["S-inhibition"], share)
     meeting = {  # heads that meet the criteria of each role

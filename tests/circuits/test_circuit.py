@@ -69,8 +69,8 @@ def test_circuits_of_other_graphs_do_not_mix() -> None:
 
 
 @settings(max_examples=20)
-@given(edge_sets, st.booleans())
-def test_round_trip(indices: set[int], scored: bool) -> None:
+@given(edge_sets, st.booleans(), st.booleans())
+def test_round_trip(indices: set[int], scored: bool, all_scores: bool) -> None:
     scores = torch.arange(GRAPH.n_edges, dtype=torch.float64) / 7 if scored else None
     circuit = Circuit(GRAPH, of(indices).mask, scores, {"method": "eap", "seed": 3})
     path = Path("circuit.json")
@@ -78,14 +78,43 @@ def test_round_trip(indices: set[int], scored: bool) -> None:
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "circuit.json"
-        circuit.save(path)
-        found = Circuit.load(path, GRAPH)
+        circuit.save(path, all_scores=all_scores)
+        found, alone = Circuit.load(path, GRAPH), Circuit.load(path)
         assert [p.name for p in Path(folder).iterdir()] == ["circuit.json"]
-    assert found == circuit
-    assert found.provenance == circuit.provenance
-    assert (found.scores is None) == (scores is None)
-    if found.scores is not None and scores is not None:
-        assert torch.equal(found.scores, scores)
+    assert found == alone == circuit
+    assert found.provenance.items() >= circuit.provenance.items()
+    if scores is None or not (indices or all_scores):
+        assert found.scores is None
+    else:
+        assert torch.equal(found.scores, scores if all_scores else torch.where(circuit.mask, scores, 0.0))  # type: ignore[arg-type]
+
+
+def test_a_circuit_of_60_edges_is_kilobytes_in_a_large_graph(tmp_path: Path) -> None:
+    graph = Graph.transformer(24, 16, 64)
+    circuit = Circuit(graph, graph.random_circuit(60).mask, torch.rand(graph.n_edges))
+    circuit.save(tmp_path / "c.json")
+    assert (tmp_path / "c.json").stat().st_size < 10_000
+    assert Circuit.load(tmp_path / "c.json") == circuit
+    content = json.loads((tmp_path / "c.json").read_text())
+    for key, value, message in (
+        ("graph_edges", 10**12, "expected a number of at most"),
+        ("graph_edges", "many", "expected a number of at most"),
+        ("graph_edges", 5, "its 'cfg' implies"),
+        ("qkv", "both", "expected 'split' or 'merged'"),
+    ):
+        changed = {**content, "gatewise": {**content["gatewise"], key: value}}
+        (tmp_path / "bad.json").write_text(json.dumps(changed))
+        with pytest.raises(GatewiseError, match=message):
+            Circuit.load(tmp_path / "bad.json")
+
+
+def test_a_list_of_our_own_names_is_read_and_a_name_without_a_port_means_all(tmp_path: Path) -> None:
+    (tmp_path / "names.json").write_text('["input->a0.h1", "a0.h1->a1.h0.q", ["m1", "logits"]]')
+    found = Circuit.load(tmp_path / "names.json", GRAPH)
+    assert found.edges == ["input->a0.h1<q>", "input->a0.h1<k>", "input->a0.h1<v>", "a0.h1->a1.h0<q>", "m1->logits"]
+    assert GRAPH.indices("a0.h1->a1.h0") == [GRAPH.index(f"a0.h1->a1.h0<{port}>") for port in "qkv"]
+    with pytest.raises(GatewiseError, match="writes after"):
+        GRAPH.circuit(["a1.h0->a0.h1"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +133,7 @@ def test_every_kind_of_graph_round_trips(graph: Graph, tmp_path: Path) -> None:
 
 def test_the_file_has_the_schema_others_read(tmp_path: Path) -> None:
     circuit = GRAPH.circuit(["input->a0.h1<q>", "m1->logits"])
-    circuit.save(tmp_path / "c.json")
+    circuit.save(tmp_path / "c.json", all_scores=True)
     content = json.loads((tmp_path / "c.json").read_text())
     assert content["cfg"] == {"n_layers": 2, "n_heads": 2, "parallel_attn_mlp": False, "d_model": 8}
     assert list(content["edges"]) == list(GRAPH.edges)

@@ -63,7 +63,7 @@ def test_gate_types_side_by_side() -> None:
 
 
 def test_other_tools_files(tmp_path: Path) -> None:
-    A.save(tmp_path / "mib.json")
+    A.save(tmp_path / "mib.json", all_scores=True)
     content = json.loads((tmp_path / "mib.json").read_text())
     del content["gatewise"]  # what another tool writes
     (tmp_path / "mib.json").write_text(json.dumps(content))

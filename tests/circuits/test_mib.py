@@ -141,7 +141,7 @@ def test_what_cannot_be_submitted(tmp_path: Path, circuit: Circuit, says: str) -
 def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = []
     for model in ("gpt2", "qwen2.5"):
-        scored(model=model).save(tmp_path / f"{model}.json")
+        scored(model=model).save(tmp_path / f"{model}.json", all_scores=True)
         files.append(str(tmp_path / f"{model}.json"))
     monkeypatch.setattr(sys, "argv", ["gatewise", "mib", *files, "--out", str(tmp_path / "sub"), "--json"])
     with pytest.raises(SystemExit) as stop:

@@ -116,3 +116,25 @@ def test_methods(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert list(listed) == list(methods())
     assert listed["eap"]["parameters"]["combine"] == {"default": "sum", "values": "sum or max"}
+
+
+def test_a_size_by_faithfulness(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("discover", "tiny", "--examples", 24, "--out", tmp_path, "--faithfulness")
+    assert run(monkeypatch, *words, 0.6, "--direction", "ns,ns+dn", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    for entry in content["circuits"]:
+        record = content["faithfulness"][entry["direction"]]
+        assert record["edges"] == entry["edges"] == len(Circuit.load(Path(entry["file"])))
+    assert run(monkeypatch, *words, 0.999, "--edges", 5) == 1
+    assert "a faithfulness of 100% is not reached below 5 edges" in capsys.readouterr().out
+    for wrong, message in (
+        ((1.5,), "between 0 and 1, such as 0.85; got 1.5"),
+        ((0.5, "--threshold", 1), "leave out --threshold"),
+        ((0.5, "--edges", "10,20"), "one --edges at most"),
+        ((0.5, "--method", "acdc"), "acdc searches anew for every size"),
+        ((0.5, "--edges", 10**9), "tiny has"),
+    ):
+        assert run(monkeypatch, *words, *wrong) == 2
+        assert message in capsys.readouterr().err

@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found[0].save(place / "removal.json")
     graph = Graph.transformer(n_layers=12, n_heads=12, d_model=768)
     scores = torch.arange(float(graph.n_edges))
-    Circuit(graph, scores >= graph.n_edges - 50, scores).save(place / "found/gpt2.json")
+    Circuit(graph, scores >= graph.n_edges - 50, scores).save(place / "found/gpt2.json", all_scores=True)
     (place / "grid.toml").write_text(
         'models = ["tiny"]\ntasks = ["ioi"]\nmethods = ["eap"]\ndirections = ["ns"]\nsizes = [20]\nexamples = 4\n'
     )

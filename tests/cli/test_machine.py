@@ -100,7 +100,7 @@ def test_what_is_wrong_is_one_line(
     [(b"GGUF\x03\x00\x00\x00", "model.gguf is no GGUF file that can be read"), (b"", "is no GGUF file")],
 )
 @pytest.mark.parametrize(
-    "command", [["evaluate", "none.json", "--model"], ["tasks", "show", "ioi", "--model"], ["plan"]]
+    "command", [["tasks", "measure", "ioi", "--model"], ["tasks", "show", "ioi", "--model"], ["plan"]]
 )
 def test_a_truncated_gguf_file_is_one_line(
     monkeypatch: pytest.MonkeyPatch,

@@ -17,7 +17,7 @@ from gatewise.cli.answers import circumstances
 from gatewise.cli.main import app
 from gatewise.errors import GatewiseError
 
-SMALL = ["tiny", "--edges", "100", "--examples", "8", "--out", "here"]
+SMALL = ["tiny", "--method", "eap", "--edges", "100", "--examples", "8", "--out", "here"]
 
 
 def gatewise(*arguments: str, folder: Path) -> Result:
@@ -108,23 +108,28 @@ def test_changed_files_of_a_model_or_a_task_are_noticed(tmp_path: Path) -> None:
     task.write_text("clean,corrupted,right,wrong\n")
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"1")
-    asked = circumstances("run", str(model), str(task), "eap")
-    assert asked == circumstances("run", str(model), str(task), "eap")
+    asked = circumstances("run", str(model), [str(task)], "eap")
+    assert asked == circumstances("run", str(model), [str(task)], "eap")
     task.write_text("clean,corrupted,right,wrong\na,b,c,d\n")
-    changed = circumstances("run", str(model), str(task), "eap")
+    changed = circumstances("run", str(model), [str(task)], "eap")
     assert changed != asked
     (model / "model.safetensors").write_bytes(b"12")
-    assert changed != circumstances("run", str(model), str(task), "eap")
-    for words in (("nobody/knows", "ioi", "eap"), ("tiny", str(tmp_path / "no.csv"), "eap"), ("tiny", "ioi", "own:M")):
-        assert circumstances("run", *words) is None
-    assert circumstances("run", "tiny", "ioi", "eap", ["rule=gim"]) is not None
-    assert circumstances("run", "tiny", "ioi", "eap", ["rule=my_rules:RULE"]) is None
+    assert changed != circumstances("run", str(model), [str(task)], "eap")
+    no_file = str(tmp_path / "no.csv")
+    for name, tasks, method in (
+        ("nobody/knows", ["ioi"], "eap"),
+        ("tiny", ["ioi", no_file], "eap"),
+        ("tiny", ["ioi"], "own:M"),
+    ):
+        assert circumstances("run", name, tasks, method) is None
+    assert circumstances("run", "tiny", ["ioi"], "eap", ["rule=gim"]) is not None
+    assert circumstances("run", "tiny", ["ioi"], "eap", ["rule=my_rules:RULE"]) is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--edges", "10000000"], "tiny has 3,628"),
+        (["--edges", "10000000"], "a circuit of 10,000,000 edges was asked for; tiny has 3,628"),
         (["--sizes", "ten"], "expected whole numbers"),
         (["--method", "guess"], "no method 'guess'"),
     ],
@@ -133,6 +138,33 @@ def test_what_cannot_work_is_said(tmp_path: Path, arguments: list[str], message:
     done = gatewise("run", "tiny", "--examples", "2", *arguments, folder=tmp_path)
     assert isinstance(done.exception, GatewiseError)
     assert message in str(done.exception)
+
+
+def test_by_default_a_learned_ranking_is_as_large_as_faithfulness_needs(tmp_path: Path) -> None:
+    done = gatewise("run", "tiny", "--examples", "24", "--json", "--out", "p", folder=tmp_path)
+    assert done.exit_code == 0, done.output
+    content = json.loads(done.stdout)
+    assert content["command"] == (
+        "gatewise run tiny --task ioi --method ranking --faithfulness 0.75 --examples 24 --random 1 --seed 0 --out p"
+    )
+    chosen = content["faithfulness"]
+    assert (chosen["goal"], chosen["search_pairs"], chosen["validation_pairs"]) == (0.75, 16, 8)
+    assert content["sizes"][-1] == chosen["edges"]
+    assert content["curves"]["ns"][-1]["recovered_dn"] is not None
+    assert (
+        "One training for each direction" in {remark["title"]: remark["text"] for remark in content["trust"]}["Seeds"]
+    )
+    assert any("--seeds 2" in step["command"] for step in content["next"])
+    assert content["stability"] is None
+
+
+def test_too_few_pairs_to_choose_a_size_are_said(tmp_path: Path) -> None:
+    words = ["run", "tiny", "--examples", "8", "--faithfulness", "0.5", "--method", "eap", "--out", "p"]
+    assert "and there are 8; give at least 16" in str(gatewise(*words, folder=tmp_path).exception)
+    words = ["run", "tiny", "--faithfulness", "1.5", "--out", "p"]
+    assert "between 0 and 1" in str(gatewise(*words, folder=tmp_path).exception)
+    words = ["run", "tiny", "--faithfulness", "0.5", "--method", "acdc", "--out", "p"]
+    assert "acdc searches anew for every size" in str(gatewise(*words, folder=tmp_path).exception)
 
 
 def test_synthetic_models_bring_their_own_pairs(tmp_path: Path) -> None:

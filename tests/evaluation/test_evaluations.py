@@ -45,6 +45,44 @@ def test_full_and_empty_are_the_ends_of_the_scale() -> None:
     assert empty.sparsity == 1
 
 
+def test_the_second_side_compares_with_the_corrupted_run() -> None:
+    model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs()
+    circuit = model.graph.random_circuit(60).with_provenance(direction="ns+dn")
+    found = evaluate(model, pairs, circuit, random_circuits=0)
+    corrupted, clean = last_logits(model, pairs, "corrupted"), last_logits(model, pairs, "clean")
+    denoised = run_circuit(model, pairs, circuit, "dn")
+    assert found.dn_circuit is not None
+    assert found.recovered_dn is not None
+    assert found.dn_circuit.kl_from_full.mean == pytest.approx(float(kl(corrupted, denoised).mean()))
+    assert found.dn_circuit.logit_diff.mean == pytest.approx(float(pairs.logit_diff(denoised).mean()))
+    share = 1 - float(kl(corrupted, denoised).mean() / kl(corrupted, clean).mean())
+    assert found.recovered_dn == pytest.approx(share)
+    assert found.recovered_both == pytest.approx(min(found.recovered, share))
+    assert found.two_sided
+    assert found.per_example[0]["dn_circuit_kl_from_full"] == pytest.approx(float(kl(corrupted, denoised)[0]))
+    assert found.row()["recovered_both"] == found.recovered_both
+
+
+def test_the_second_side_is_that_of_the_pairs_the_other_way_round() -> None:
+    model, pairs = small_model("llama", dtype=torch.float64), random_pairs()
+    circuit = model.graph.random_circuit(60)
+    found = evaluate(model, pairs, circuit, random_circuits=0)
+    swapped = evaluate(model, pairs.swapped(), circuit, random_circuits=0)
+    assert found.recovered_dn == pytest.approx(swapped.recovered)
+    assert found.recovered == pytest.approx(swapped.recovered_dn)
+    assert found.recovered_both == pytest.approx(swapped.recovered_both)
+
+
+def test_ablations_without_a_corrupted_run_have_one_side() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    circuit = model.graph.random_circuit(60).with_provenance(direction="ns+dn")
+    for options in ({"ablation": "mean"}, {"denoise": False}):
+        found = evaluate(model, pairs, circuit, random_circuits=0, **options)
+        assert (found.dn_circuit, found.recovered_dn, found.recovered_both) == (None, None, None)
+        assert not found.two_sided
+        assert "dn_circuit_logit_diff" not in found.per_example[0]
+
+
 def test_random_baseline_is_the_mean_over_random_circuits_of_the_size() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs()
     circuit = model.graph.random_circuit(60, seed=99)
@@ -80,14 +118,37 @@ def test_areas_are_trapezoids() -> None:
         _ = Evaluations((found[0],)).cpr
 
 
-def test_the_table_is_readable_and_fits_a_terminal() -> None:
+def test_the_table_is_sorted_by_size_and_fits_80_columns() -> None:
     model, pairs = small_model("gpt2"), random_pairs()
-    text = str(evaluate(model, pairs, model.graph.random_circuit(60), names=["mine"]))
-    assert "full graph" in text
-    assert "mine" in text
-    assert "random (mean of 3)" in text
-    from gatewise.evaluation.evaluation_table import rows
+    sizes = (60, 5, 100)
+    names = [f"edge-pruning-ns+dn-{size}-of-my-own-task" for size in sizes]
+    several = evaluate(model, pairs, [model.graph.random_circuit(size) for size in sizes], names=names)
+    lines = str(several).splitlines()
+    assert max(map(len, lines)) <= 80
+    numbers = [line for line in lines if "%" in line]
+    assert [int(line.split("%")[0].split()[-2]) for line in numbers] == sorted(sizes)
+    text = "".join(line[: lines[1].index("edges") - 2].strip() for line in lines)
+    assert all(name in text for name in names)  # folded, never cut
+    assert "NaN" not in str(several)
 
-    lines = list(rows([evaluate(model, pairs, model.graph.random_circuit(60))]))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    assert sum(widths) + 2 * len(widths) <= 82
+
+def test_one_evaluation_is_a_sentence_with_the_interval_of_what_is_kept() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    found = evaluate(model, pairs, model.graph.random_circuit(60), names=["mine"])
+    share = found.logit_diff_interval
+    assert share.value == pytest.approx(found.recovered_logit_diff)
+    assert share.low <= share.value <= share.high
+    assert f"mine: 60 of {model.graph.n_edges} edges keep {share.value:.0%}" in repr(found).replace("-0%", "0%")
+    table = found.to_frame()
+    per_pair = (
+        table["circuit_logit_diff"] - table["empty_logit_diff"],
+        table["full_logit_diff"] - table["empty_logit_diff"],
+    )
+    assert share.value == pytest.approx(per_pair[0].sum() / per_pair[1].sum())
+
+
+def test_areas_of_random_circuits_stand_beside() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    drawn = [model.graph.random_circuit(size, seed=0) for size in (60, 100)]
+    found = evaluate(model, pairs, drawn, random_circuits=1)  # the random circuits beside them have the same seed
+    assert found.areas_by_chance == pytest.approx((found.cpr, found.cmd))

@@ -172,3 +172,13 @@ def test_single_examples_have_the_mean_of_the_whole(tiny: Model) -> None:
         test.logit_diff(logits).tolist(), abs=1e-4
     )
     assert "values" not in one.to_json()
+
+
+def test_of_a_logically_complete_circuit_the_worse_side_counts() -> None:
+    left, clean = behaviour(3.0, 0.9, 0.6), behaviour(4.0, 1.0, 1.0)
+    one_sided = replace(GOOD, dn_circuit=left, dn_empty=clean, direction="ns")
+    assert faithful(one_sided).answer == faithful(GOOD).answer
+    assert "40% away by KL" in faithful(one_sided).text
+    two_sided = replace(one_sided, direction="ns+dn")
+    assert faithful(two_sided).answer == "partly, 40%"
+    assert faithful(replace(one_sided, direction="ns|dn")).answer == "partly, 40%"

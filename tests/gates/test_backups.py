@@ -10,9 +10,11 @@ from small_models import random_pairs, small_model
 from gatewise.engine import run_circuit
 from gatewise.errors import GatewiseError
 from gatewise.gates.backups import add_backups, find_backups
+from gatewise.models.loader import load_model
 from gatewise.models.model import Model
 from gatewise.models.synthetic.logic_model import LogicGate, logic_model, synthetic_model, synthetic_pairs
 from gatewise.models.synthetic.random_circuits import random_logic_model
+from gatewise.tasks import task
 from gatewise_paper.truth.labels import UNION, trial
 
 
@@ -91,3 +93,16 @@ def test_refusals() -> None:
         find_backups(model, synthetic_pairs(8), ["Z"])
     with pytest.raises(GatewiseError, match="between 0 and 1"):
         add_backups(model, synthetic_pairs(8), model.graph.full(), share=2)
+
+
+def test_a_chosen_partner_is_judged_and_the_answer_is_a_verdict() -> None:
+    model = load_model("tiny")
+    pairs = task("ioi", model, examples=8).test
+    (found,) = find_backups(model, pairs, "a5.h0", "a4.h0")
+    assert (found.node, found.backup) == ("a5.h0", "a4.h0")
+    assert found.verdict in repr(found)
+    assert found.significant == (found.verdict == "backs it up")
+    everything = {(one.node, one.backup): one for one in find_backups(model, pairs, ["a5.h0"], most=50)}
+    if ("a5.h0", "a4.h0") in everything:
+        assert everything["a5.h0", "a4.h0"].joint_loss == pytest.approx(found.joint_loss)
+    assert find_backups(model, pairs, "a5.h0", ["a5.h0"]) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,7 +85,7 @@ def test_eap_is_the_derivative_of_the_ablated_runs(architecture: str, ablation: 
     for edge in torch.randperm(model.graph.n_edges, generator=torch.Generator().manual_seed(0))[:12].tolist():
         step = torch.zeros_like(full)
         step[model.graph.edge_port[edge], model.graph.edge_sender[edge]] = 1e-5
-        slope = (value(full - step) - value(full + step)) / 2e-5
+        slope = (value(full + step) - value(full - step)) / 2e-5
         assert float(scores[edge]) == pytest.approx(slope, rel=1e-3, abs=1e-6)
 
 
@@ -115,8 +116,8 @@ def test_evaluate_and_effects_measure_what_the_reference_does(ablation: Any) -> 
     effects = gw.exact_effects(model, setting, edges, circuit=circuit)
     for place, edge in enumerate(edges):
         without = reference_logits(model, pairs, circuit - model.graph.circuit([edge]), ablation=ablation)
-        change = float((surprise(without, pairs) - surprise(logits, pairs)).mean())
-        assert float(effects.logit_diff[place]) == pytest.approx(change, abs=1e-8)
+        lost = float((surprise(logits, pairs) - surprise(without, pairs)).mean())
+        assert float(effects.logit_diff[place]) == pytest.approx(lost, abs=1e-8)
         assert float(effects.kl[place]) == pytest.approx(distance(full, without, pairs, None) - kl, abs=1e-8)
 
 
@@ -233,3 +234,19 @@ class OneEdge(Method):
         scores = torch.zeros(problem.graph.n_edges)
         scores[problem.graph.index("m0->m1")] = 1.0
         return ranked(problem, dict.fromkeys(problem.directions, scores))
+
+
+def test_methods_say_when_they_failed_silently() -> None:
+    model, pairs = small_model("llama"), random_pairs()
+    with pytest.warns(
+        GatewiseWarning, match=r"the ns circuit of 20 edges is cut from masks that were to keep 20 edges"
+    ):
+        gw.discover(model, pairs, EdgePruning(steps=3, batch=2), edges=20)
+    with pytest.warns(GatewiseWarning, match=r"tau 6e-08 is below the noise of sums in float32 \(1e-05\)"):
+        gw.discover(model, pairs, "acdc", threshold=6e-8)
+    (doubt,) = Acdc().doubts(gw.discover(model, pairs, "acdc", edges=20).with_provenance(notes={"tau": 1e-7}))
+    assert "tau 1e-07 is below the noise" in doubt
+    fine = small_model("llama", dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*noise", GatewiseWarning)
+        gw.discover(fine, pairs, "acdc", threshold=6e-8)

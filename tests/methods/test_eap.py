@@ -14,7 +14,7 @@ from gatewise.engine import last_logits
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import both_runs
-from gatewise.engine.runs.batches import bytes_per_example
+from gatewise.engine.runs.batches import bytes_needed
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods import Eap, EapIg, discover, discover_all, score_edges
 from gatewise.methods.eap import combined
@@ -67,7 +67,7 @@ def textbook(model: Model, pairs: Pairs, direction: str = "ns", steps: int | Non
             clean, corrupted = (outputs[name][:sources].sum(0)[None] for name in DIRECTIONS)
             starts = [corrupted + k / steps * (clean - corrupted) for k in range(1, steps + 1)]
             gradient = sum(run_with_leaves(model, sides["ns"], pair, z)[1] for z in starts) / steps  # type: ignore
-        difference = outputs["dn"] - outputs["ns"]
+        difference = outputs["ns"] - outputs["dn"]  # what clean content adds to the logit difference
         total += torch.einsum("rpd,upd->ru", gradient.double(), difference.double())
     return model.graph.vector(total / len(pairs))
 
@@ -113,12 +113,12 @@ def test_merged_ports_and_other_logit_diffs(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_is_the_dense_engines_gradient_at_the_full_mask(architecture: str) -> None:
-    """Removing an edge moves its mask from 1 to 0: the score is minus the gradient."""
+    """Removing an edge moves its mask from 1 to 0: the score is what the logit difference loses."""
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
     engine = DenseEngine(model, both_runs(model, pairs).intervention(model, "ns"))
     full = dense_mask(model, model.graph.full())
     gradient = engine.gradient(full, lambda logits: pairs.logit_diff(logits).mean())[1]
-    assert_close(score_edges(model, pairs).values, -model.graph.vector(gradient), 1e-6)  # it sums up in float32
+    assert_close(score_edges(model, pairs).values, model.graph.vector(gradient), 1e-6)  # it sums up in float32
 
 
 @pytest.mark.parametrize(("method", "direction"), [("eap", "ns+dn"), ("eap-ig", "ns")])
@@ -127,7 +127,7 @@ def test_scores_do_not_depend_on_batches(method: str, direction: str) -> None:
     pairs = random_pairs(lengths=(9, 4, 7, 9, 3), same=(8, 1, 3, 5, 2))
     whole = score_edges(model, pairs, method, direction)  # type: ignore[arg-type]
     for examples in (1, 2, 3):
-        memory = examples * bytes_per_example(model, 8, gradient=True)
+        memory = examples * bytes_needed(model, 1, 8, 9, gradient=True)
         split = score_edges(model, pairs, method, direction, compute=Compute(memory=memory))  # type: ignore[arg-type]
         assert_close(split.values, whole.values, 1e-12)
     twice = Pairs.from_tokens(  # type: ignore[misc]
@@ -167,9 +167,9 @@ def test_scores_of_a_linear_model_add_up() -> None:
         clean, corrupted = (pairs.logit_diff(last_logits(model, pairs, side)).mean() for side in ("clean", "corrupted"))
         for method, direction in (("eap", "ns"), ("eap", "dn"), ("eap-ig", "ns")):
             matrix = graph.matrix(score_edges(model, pairs, method, direction).values)  # type: ignore[arg-type]
-            torch.testing.assert_close(matrix[graph.ports.index("logits")].sum(), corrupted - clean)
+            torch.testing.assert_close(matrix[graph.ports.index("logits")].sum(), clean - corrupted)
             sources = matrix[:, : len(graph.sublayers[0].nodes)]
-            torch.testing.assert_close(sources.sum(), corrupted - clean)
+            torch.testing.assert_close(sources.sum(), clean - corrupted)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_integration_is_complete_at_the_input(architecture: str) -> None:
     """With all edges kept, the gradient at the input is the sum of those at all ports, so its edges' scores integrate
     to the difference of the logit differences; the error falls like 1 / steps."""
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs()
-    truth = pairs.logit_diff(last_logits(model, pairs, "corrupted")) - pairs.logit_diff(last_logits(model, pairs))
+    truth = pairs.logit_diff(last_logits(model, pairs)) - pairs.logit_diff(last_logits(model, pairs, "corrupted"))
     errors = []
     for steps in (150, 300):
         scores = model.graph.matrix(score_edges(model, pairs, EapIg(steps=steps)).values)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from small_models import problem, random_pairs, small_model
 
-from gatewise.engine.runs.batches import bytes_per_example
+from gatewise.engine.runs.batches import bytes_needed
 from gatewise.errors import GatewiseError
 from gatewise.methods.base import Finding, Problem
 from gatewise.methods.edge_pruning.hard_concrete import expected_mask, probability_above, sample_mask
 from gatewise.methods.edge_pruning.method import EdgePruning
-from gatewise.methods.edge_pruning.objective import Objective
 from gatewise.methods.edge_pruning.training import Goal, Training, settled, take_step
+from gatewise.methods.objective import Objective
 from gatewise.models.loader import load_model
 from gatewise.models.synthetic.logic_model import synthetic_pairs
 
@@ -74,7 +74,7 @@ def test_slope_of_the_mask_is_its_derivative() -> None:
 def test_objective_is_the_divergence_and_its_gradient_whatever_the_memory() -> None:
     asked = small_problem()
     mask = torch.rand(asked.model.graph.n_edges, generator=torch.Generator().manual_seed(1))
-    one = bytes_per_example(asked.model, asked.pairs.width, gradient=True)  # room for one example at a time
+    one = bytes_needed(asked.model, 1, asked.pairs.width, gradient=True)  # room for one example at a time
     kl, gradient = Objective(asked.setting, ("ns",), 32)(mask, 0)
     tight, tight_gradient = Objective(small_problem(memory=one).setting, ("ns",), 32)(mask, 0)
     assert tight == pytest.approx(kl, rel=1e-5)
@@ -102,7 +102,7 @@ def test_a_mask_for_each_example_is_the_mean_of_examples_run_alone() -> None:
     masks = torch.rand(3, asked.model.graph.n_edges, generator=torch.Generator().manual_seed(1))
     one_by_one = Objective(asked.setting, ("ns",), 1)
     alone = [one_by_one(masks[i : i + 1], i) for i in range(3)]
-    memory = bytes_per_example(asked.model, asked.pairs.width, gradient=True)  # room for one example at a time
+    memory = bytes_needed(asked.model, 1, asked.pairs.width, gradient=True)  # room for one example at a time
     for setting in (asked.setting, small_problem(memory=memory).setting):
         kl, gradient = Objective(setting, ("ns",), 3)(masks, 0)
         assert kl == pytest.approx(sum(value for value, _ in alone) / 3, rel=1e-5)

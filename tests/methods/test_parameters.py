@@ -82,7 +82,7 @@ def test_a_method_is_found_by_its_name_its_class_or_itself() -> None:
     assert find_method(Acdc(combine="either")).combine == "either"  # type: ignore[attr-defined]
     assert find_method("gatewise.methods:Acdc") == Acdc()
     assert (Fake.name, Fake.title, Acdc.title) == ("Fake", "Fake", "ACDC")
-    with pytest.raises(GatewiseError, match="there is no method 'acdcc'; there are acdc, eap"):
+    with pytest.raises(GatewiseError, match="there is no method 'acdcc'. Did you mean 'acdc'"):
         find_method("acdcc")
     with pytest.raises(GatewiseError, match="is a function; expected a gatewise Method"):
         find_method("gatewise.methods:discover")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatewise.compute import Compute
 from gatewise.engine import last_logits
-from gatewise.engine.runs.batches import bytes_per_example
+from gatewise.engine.runs.batches import bytes_needed
 from gatewise.errors import GatewiseError
 from gatewise.methods import Eap, EapIg, discover, discover_all, score_edges
 from gatewise.methods.parameters import parameters_of
@@ -326,7 +326,7 @@ def test_rules_do_not_depend_on_batches_or_workers(method: Any) -> None:
     directions = ("ns", "dn", "ns+dn") if method.directed else ("ns",)
     for direction in directions:
         whole = score_edges(model, pairs, method, direction).values  # type: ignore[arg-type]
-        memory = 2 * bytes_per_example(model, 8, gradient=True)
+        memory = bytes_needed(model, 2, 8, gradient=True)
         split = score_edges(model, pairs, method, direction, compute=Compute(memory=memory)).values  # type: ignore[arg-type]
         assert_close(split, whole, 1e-12)
     shared = score_edges(model, pairs, method, compute=Compute(memory=memory, workers=2)).values

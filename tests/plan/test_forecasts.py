@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import gatewise as gw
 from gatewise.cli.main import app
 from gatewise.engine.attribution import Attribution
 from gatewise.engine.runs.batches import MOST_WITH_GRADIENT
@@ -65,7 +66,7 @@ def test_names_without_owner() -> None:
     assert found[0] == "meta-llama/Llama-3.1-8B"
 
 
-@pytest.mark.parametrize("method", ["eap", "eap-ig", "acdc", "edge-pruning"])
+@pytest.mark.parametrize("method", ["eap", "eap-ig", "acdc", "edge-pruning", "ranking"])
 def test_a_large_model_without_weights(method: str) -> None:
     started = time.process_time()
     found = forecast("meta-llama/Llama-3.1-8B", "ioi", method, dtype="bfloat16", free="24GB")
@@ -155,3 +156,12 @@ def test_command() -> None:
     found = json.loads(CliRunner().invoke(app, [*asked, "--dtype", "bfloat16", "--json"]).output)
     assert found["weights"] == 2 * found["parameters"]
     assert found["fits"] in (True, False)
+
+
+def test_a_plan_counts_the_pairs_that_a_file_gives(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    rows = [
+        f"The {noun}s helped,The {noun} helped,themselves,herself" for noun in ("girl", "queen", "mother", "sister")
+    ]
+    path.write_text("\n".join(["clean,corrupted,correct,incorrect", *rows]))
+    assert forecast("tiny", str(path)).examples == len(gw.task(path, gw.load_model("tiny")).train) == 2

@@ -60,9 +60,13 @@ def test_a_task_stands_for_its_pairs(tiny: Model, task: Task) -> None:
         tiny, task.test, circuit, random_circuits=0
     )
     assert gw.find_gates(tiny, task, edges=30, joint=False) == gw.find_gates(tiny, task.train, edges=30, joint=False)
-    for call in (gw.run_circuit, gw.exact_effects, Setting):
-        with pytest.raises(gw.GatewiseError, match=r"task\.train or task\.test"):
-            call(tiny, task)  # type: ignore[arg-type]
+    assert torch.equal(gw.run_circuit(tiny, task), gw.run_circuit(tiny, task.test))
+    edges = ["a4.h0->a5.h0", "m5->logits"]  # the first means q, k and v
+    effects = gw.exact_effects(tiny, task, edges)
+    assert [tiny.graph.edges[edge] for edge in effects.edges] == [*(f"{edges[0]}<{port}>" for port in "qkv"), edges[1]]
+    assert torch.equal(effects.logit_diff, gw.exact_effects(tiny, task.test, list(effects.edges)).logit_diff)
+    with pytest.raises(gw.GatewiseError, match=r"task\.train or task\.test"):
+        Setting(tiny, task)  # type: ignore[arg-type]
 
 
 def test_edges_may_be_a_share(tiny: Model, task: Task) -> None:

@@ -146,6 +146,22 @@ def test_one_search_by_two_workers_of_which_one_dies(two_workers: str) -> None:
     assert torch.equal(two.scores, one.scores)  # type: ignore[arg-type]
 
 
+@pytest.mark.attack
+def test_workers_of_ray_run_nothing_of_the_working_folder(
+    two_workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray lets workers look for modules where the search was started."""
+    model = load_model("tiny")
+    pairs = task("ioi", model, examples=4, test_examples=1).train
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in ("torch", "transformers", "numpy", "safetensors", "psutil", "tempfile", "pickle", "socket"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / name)!r} + '.ran', 'w').close()\n")
+    monkeypatch.chdir(folder)
+    discover(model, pairs, "acdc", threshold=0.5, compute=Compute(ray=two_workers))
+    assert list(tmp_path.glob("*.ran")) == []
+
+
 @pytest.mark.slow
 def test_200_cells(tmp_path: Path) -> None:
     grid = {**GRID, "methods": ["eap"], "sizes": [20, 40, 60, 80], "seeds": list(range(25))}

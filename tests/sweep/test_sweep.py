@@ -17,6 +17,7 @@ import pytest
 from processes import working_processes
 from typer.testing import CliRunner
 
+import gatewise as gw
 from gatewise.cli.main import app
 from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
@@ -78,6 +79,28 @@ def test_one_tidy_table(serial: Path) -> None:
     assert len({row["circuit_kl_from_full"] for row in rows}) == len(rows)
     again = pyarrow.parquet.read_table(serial / "table.parquet").to_pylist()
     assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in again] == rows
+
+
+def test_sizes_by_faithfulness(tmp_path: Path) -> None:
+    goals = {
+        "faithfulness": [0.5, 0.9999],
+        "most_edges": 500,
+        "sizes": 50,
+        "examples": 24,
+        "directions": ["ns", "ns+dn"],
+    }
+    report = run_sweep(grid(**goals, seeds=[0]), tmp_path)
+    assert report.complete
+    rows = {(row["direction"], row.get("faithfulness")): row for row in report.rows}
+    assert set(rows) == {(side, goal) for side in ("ns", "ns+dn") for goal in (None, 0.5, 0.9999)}
+    reached, missed = rows["ns", 0.5], rows["ns", 0.9999]
+    assert (reached["reached"], missed["reached"]) == (True, False)
+    assert reached["validated_low"] >= 0.5 > 0
+    assert missed["validated_low"] < 0.9999
+    assert reached["edges"] < missed["edges"] <= 500
+    model = gw.load_model("tiny")
+    circuit = gw.discover(model, gw.task("ioi", model, examples=24, test_examples=4), faithfulness=0.5, edges=500)
+    assert reached["edges"] == len(circuit)
 
 
 def test_what_is_stored_is_not_computed_again(serial: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_files_with_right_and_wrong_are_still_read(
 def test_several_answers(write: Callable[..., Path], two_digits: TextModel) -> None:
     text = HEADER + "The girls helped,The girl helped,themselves,herself|himself| herself\n" + GOOD
     path = write(text)
-    pairs = task_files.read_pairs(path, Encoder(two_digits.tokenizer))
+    pairs, _ = task_files.read_pairs(path, Encoder(two_digits.tokenizer))
     assert [len(pair.incorrect) for pair in pairs] == [2, 1, 1]
     record = {
         "clean": "The boys hurt",
@@ -78,7 +78,7 @@ def test_spaces_before_answers(write: Callable[..., Path], two_digits: TextModel
     text = (
         HEADER + "to the store,to the park,Mary, John\nthe year 15,the year 16,17,12\nin the park,in the store,.,Mary\n"
     )
-    pairs = task_files.read_pairs(write(text), Encoder(two_digits.tokenizer))
+    pairs, _ = task_files.read_pairs(write(text), Encoder(two_digits.tokenizer))
     assert [pair.text.correct for pair in pairs] == [(" Mary",), ("17",), (".",)]
     assert pairs[0].text.incorrect == (" John",)
 

@@ -205,15 +205,17 @@ class Circuit:
         """
         return Circuit(self.graph, self.mask, self.scores, {**self.provenance, **entries})
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, all_scores: bool = False) -> None:
         """Write as JSON that EAP-IG and MIB tools read, with a `gatewise` block. See `gatewise.circuits.formats`.
 
         Args:
             path: Of the file.
+            all_scores: Also list the edges outside the circuit, with their scores: large, and what MIB's importances
+                are made of.
         """
         from gatewise.circuits.formats import save_circuit
 
-        save_circuit(self, path)
+        save_circuit(self, path, all_scores=all_scores)
 
     def draw(self, path: str | Path, *, max_edges: int = 300, title: str | None = None) -> None:
         """Draw a static figure. See `gatewise.circuits.drawing`.

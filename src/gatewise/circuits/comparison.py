@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit, Labelled
+from gatewise.circuits.formats import PARTLY_SCORED
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES
 from gatewise.statistics import rank_correlation
@@ -46,6 +47,8 @@ class Comparison:
     rank_correlation: float | None  # Spearman's, of |score| over all edges; None without scores on both sides
     nodes: Mapping[str, Counts]  # edges into or out of each node that either circuit has
     layers: Mapping[str, Counts]  # by the receiver's layer; the output as `logits`
+    only_a: tuple[str, ...]  # edges that only A has, its strongest first
+    only_b: tuple[str, ...]
     types: Mapping[str, Mapping[str, int]]  # type in A -> type in B -> edges; `edge` for a circuit without gates
 
     def to_json(self) -> dict[str, Any]:
@@ -94,8 +97,10 @@ def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
     by_layer = {names[layer]: _count(in_a & (layers == layer), in_b & (layers == layer)) for layer in names}
     union = total.shared + total.different
     correlation = None
-    if first.scores is not None and second.scores is not None:
-        correlation = rank_correlation(first.scores.double().abs(), second.scores.double().abs())
+    if all(circuit.scores is not None and PARTLY_SCORED not in circuit.provenance for circuit in (first, second)):
+        correlation = rank_correlation(
+            *(circuit.scores.double().abs() for circuit in (first, second) if circuit.scores is not None)
+        )
     expected = len(first) * len(second) / graph.n_edges
     return Comparison(
         edges_a=len(first),
@@ -108,6 +113,8 @@ def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
         rank_correlation=correlation,
         nodes=dict(sorted(by_node.items(), key=lambda entry: -entry[1].different)),
         layers={layer: counts for layer, counts in by_layer.items() if counts.different or counts.shared},
+        only_a=tuple((first - second).top(len(first - second))),
+        only_b=tuple((second - first).top(len(second - first))),
         types=_types(a, b),
     )
 

@@ -1,10 +1,13 @@
-"""Circuit files: JSON that EAP-IG and MIB tools read, with our record added, and Edge-Pruning's list. No pickle.
+"""Circuit files: JSON that EAP-IG and MIB tools read, with our record added, and lists of edges. No pickle.
 
 {"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
  "nodes": {name: {"in_graph": bool}},
- "edges": {"sender->port": {"score": float, "in_graph": bool}},      every edge of the graph; MIB also takes circuits
-                                                                     without any score
+ "edges": {"sender->port": {"score": float, "in_graph": bool}},      a positive score helps the task; MIB also takes
+                                                                     circuits without any score
  "gatewise": {...}}                                                  ignored by others
+
+Without all scores, a file lists the edges of the circuit only, so that its size is the circuit's: whoever reads it
+takes the others as outside. A list has Edge-Pruning's pairs or our names: `[["a5.h9", "a9.h6.q"], "a5.h9->m8"]`.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import read_json, shown, write_json
 
-_FORMAT = 1
+_FORMAT = 2  # 1 listed every edge, always
 _WHAT = "a circuit file (EAP-IG/MIB JSON or Edge-Pruning's list of edges)"
 _MAX_SIZE = {"n_layers": 1_000, "n_heads": 1_000, "d_model": 1_000_000}
 _MOST_NODES = 2_000  # of a logic model: its table of edges grows with their square
+_MOST_EDGES = 20_000_000  # of a graph that a small file describes, and that is made to read it
+PARTLY_SCORED = "scores"  # in the provenance of a circuit whose file had the scores of its own edges only
 EdgeListNames = Literal["eap-ig", "edge-pruning-gpt2", "edge-pruning-llama"]
 _EDGE_LIST_NAMES: dict[EdgeListNames, tuple[tuple[str, ...], str]] = {
     "eap-ig": (("input",), "logits"),
@@ -36,8 +41,8 @@ _EDGE_LIST_NAMES: dict[EdgeListNames, tuple[tuple[str, ...], str]] = {
 _EDGE_PRUNING_NAMES = {"embeds": "input", "tok_embeds": "input", "pos_embeds": "input", "resid_post": "logits"}
 
 
-def circuit_to_json(circuit: Circuit) -> dict[str, Any]:
-    """Return the content of a circuit file."""
+def circuit_to_json(circuit: Circuit, *, all_scores: bool = True) -> dict[str, Any]:
+    """Return the content of a circuit file, with every edge or with those of the circuit."""
     graph, inside = circuit.graph, circuit.mask.tolist()
     scores = (circuit.mask if circuit.scores is None else circuit.scores).double().tolist()
     if not all(map(math.isfinite, scores)):
@@ -49,22 +54,25 @@ def circuit_to_json(circuit: Circuit) -> dict[str, Any]:
         "scored": circuit.scores is not None,
         "provenance": dict(circuit.provenance),
     }
+    if not all_scores:
+        block["graph_edges"] = graph.n_edges
     if graph.sublayers[0].nodes != ("input",) or all(sublayer.kind != "attention" for sublayer in graph.sublayers):
         block["sublayers"] = [list(sublayer.nodes) for sublayer in graph.sublayers[:-1]]
     return {
         "cfg": graph.config(),
-        "nodes": {node: {"in_graph": node in present} for node in graph.nodes},
+        "nodes": {node: {"in_graph": node in present} for node in graph.nodes if all_scores or node in present},
         "edges": {
             name: {"score": score, "in_graph": in_graph}
             for name, score, in_graph in zip(graph.edges, scores, inside, strict=True)
+            if all_scores or in_graph
         },
         "gatewise": block,
     }
 
 
-def save_circuit(circuit: Circuit, path: str | Path) -> None:
-    """Write a circuit file."""
-    write_json(Path(path), circuit_to_json(circuit))
+def save_circuit(circuit: Circuit, path: str | Path, *, all_scores: bool = False) -> None:
+    """Write a circuit file. all_scores: also the edges outside the circuit, with their scores"""
+    write_json(Path(path), circuit_to_json(circuit, all_scores=all_scores))
 
 
 def save_edge_list(circuit: Circuit, path: str | Path, *, names: EdgeListNames = "eap-ig") -> None:
@@ -120,20 +128,22 @@ def circuit_from(content: Any, path: str | Path, graph: Graph | None = None) -> 
         raise GatewiseError(f"{path}: 'gatewise' holds a {type(block).__name__}, expected an object.")
     config = _entry(content, "cfg", dict, path)
     sizes = {key: _entry(config, key, int, f"{path}, 'cfg'") for key in _MAX_SIZE if key in config or key != "d_model"}
+    partly = block.get("graph_edges")  # a file that lists the circuit's own edges says how many there are
+    qkv = block.get("qkv") if partly else "split" if any(name.endswith(">") for name in edges) else "merged"
+    if qkv not in ("split", "merged"):
+        raise GatewiseError(f"{path}: gatewise.qkv is {shown(qkv)}, expected 'split' or 'merged'.")
+    parallel = bool(config.get("parallel_attn_mlp", False))
+    if partly:
+        _check_size(sizes, block, qkv, parallel, path)
     described = described_graph(
-        sizes,
-        block.get("sublayers"),
-        len(edges),
-        f"{path}: cfg",
-        parallel=bool(config.get("parallel_attn_mlp", False)),
-        qkv="split" if any(name.endswith(">") for name in edges) else "merged",
+        sizes, block.get("sublayers"), partly or len(edges), f"{path}: cfg", parallel=parallel, qkv=qkv
     )
     if graph is not None and graph != described:
         raise GatewiseError(
             f"{path} is a circuit of {described!r}, but {graph!r} was expected. Load the matching model."
         )
     graph = graph or described  # the one that was given has its tables already
-    if len(edges) != graph.n_edges:
+    if (partly or len(edges)) != graph.n_edges:
         raise GatewiseError(
             f"{path}: 'edges' lists {len(edges):,} edges, its 'cfg' implies {graph.n_edges:,}. "
             f"Every edge has to be listed, with in_graph false for those outside the circuit."
@@ -142,13 +152,45 @@ def circuit_from(content: Any, path: str | Path, graph: Graph | None = None) -> 
     provenance = block.get("provenance", {})
     if not isinstance(provenance, dict):
         raise GatewiseError(f"{path}: gatewise.provenance holds a {type(provenance).__name__}, expected an object.")
-    return Circuit(graph, mask, scores if block.get("scored", True) else None, provenance)
+    if partly and scores is not None and len(edges) < graph.n_edges:
+        provenance = {**provenance, PARTLY_SCORED: "of the circuit's edges only"}
+    return Circuit(graph, mask, helping_sign(scores, provenance) if block.get("scored", True) else None, provenance)
+
+
+def _check_size(sizes: Mapping[str, int], block: Mapping[str, Any], qkv: str, parallel: bool, path: str | Path) -> None:
+    """Refuse, before it is made, a graph that is not as large as the file says, or too large for what lists so few."""
+    stated = block["graph_edges"]
+    if type(stated) is not int or not 0 < stated <= _MOST_EDGES:
+        raise GatewiseError(
+            f"{path}: gatewise.graph_edges is {shown(stated)}, expected a number of at most {_MOST_EDGES:,}. Circuits "
+            f"of larger graphs are written with all scores."
+        )
+    if block.get("sublayers") is None:
+        layers, heads = sizes["n_layers"], sizes["n_heads"]
+        ports, implied = heads * (3 if qkv == "split" else 1), 1 + layers * (heads + 1)
+        for layer in range(layers):
+            senders = 1 + layer * (heads + 1)
+            implied += ports * senders + senders + (0 if parallel else heads)
+        if implied != stated:
+            raise GatewiseError(f"{path}: gatewise.graph_edges is {stated:,}, its 'cfg' implies {implied:,} edges.")
+
+
+def helping_sign(scores: Tensor | None, provenance: Mapping[str, Any]) -> Tensor | None:
+    """Return scores of a file with the sign that they have today: positive where an edge helps.
+
+    EAP-IG's own files have it too, since its scores are of a loss. Version 1 of our EAP and EAP-IG had the other one,
+    but for KL, which is a loss already.
+    """
+    if scores is None or provenance.get("method") not in ("eap", "eap-ig") or provenance.get("method_version") != "1":
+        return scores
+    metric = provenance.get("metric")
+    return scores if isinstance(metric, Mapping) and metric.get("name") == "kl" else -scores
 
 
 def _edge_values(edges: Mapping[str, Any], graph: Graph, path: str | Path) -> tuple[Tensor, Tensor | None]:
     """Which edges are in the circuit, and their scores, None if no edge has one.
 
-    Each edge has to be there, under one of its spellings.
+    No edge may be there twice, in two spellings.
     """
     listed = [False] * graph.n_edges
     mask, scores = [False] * graph.n_edges, [0.0] * graph.n_edges
@@ -216,9 +258,13 @@ def _from_edge_list(path: str | Path, content: list[Any], graph: Graph | None) -
         )
     names = []
     for i, ends in enumerate(content):
+        if isinstance(ends, str):
+            names.append(ends)
+            continue
         if not (_is_names(ends) and len(ends) == 2):
             raise GatewiseError(
-                f"{path}: entry {i} is {shown(ends)}, expected [sender, port] such as ['a5.h9', 'a9.h6.q']."
+                f"{path}: entry {i} is {shown(ends)}, expected a name such as 'a5.h9->a9.h6<q>', or [sender, port] "
+                f"such as ['a5.h9', 'a9.h6.q']."
             )
         sender, port = (_EDGE_PRUNING_NAMES.get(name, name) for name in ends)
         names.append(f"{sender}->{port}")

@@ -355,6 +355,27 @@ class Graph:
             raise GatewiseError(self._why_unknown(name))
         return index
 
+    def indices(self, name: str) -> list[int]:
+        """Look up the edges that a name means: one edge, or without a port all edges between two nodes.
+
+        Args:
+            name: Sender and port, or sender and receiving node, joined by `->`.
+
+        Returns:
+            Their edge indices: `a5.h9->a9.h6` means those into q, k and v.
+
+        Raises:
+            GatewiseError: There is no such edge.
+        """
+        sender_name, _, receiver = name.partition("->")
+        node, sender = self.find_sender(receiver), self.find_sender(sender_name)
+        if self.find(name) is not None or node is None or sender is None:
+            return [self.index(name)]
+        edges = [int(self.edge_index[port, sender]) for port in self.ports_of_sender[node]]
+        if not edges or min(edges) < 0:
+            raise GatewiseError(f"edge {name!r} does not exist: {sender_name} writes after {receiver} reads.")
+        return edges
+
     def _why_unknown(self, name: str) -> str:
         sender_name, arrow, port_name = name.partition("->")
         example = self.edges[self.n_edges // 2]
@@ -394,14 +415,17 @@ class Graph:
         """Make the circuit of these edges.
 
         Args:
-            edges: Names, in any accepted spelling, or edge indices.
+            edges: Names, in any accepted spelling, or edge indices. A name without a port, such as `a5.h9->a9.h6`,
+                means the edges into all of the receiver's ports.
 
         Returns:
             The circuit that keeps these edges and no others.
         """
         from gatewise.circuits.circuit import Circuit
 
-        indices = [edge if isinstance(edge, int) else self.index(edge) for edge in edges]
+        indices: list[int] = []
+        for edge in edges:
+            indices += [edge] if isinstance(edge, int) else self.indices(edge)
         return Circuit.from_indices(self, indices)
 
     def full(self) -> Circuit:

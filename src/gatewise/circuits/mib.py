@@ -20,7 +20,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.formats import circuit_to_json
+from gatewise.circuits.formats import PARTLY_SCORED, circuit_to_json
 from gatewise.errors import GatewiseError
 from gatewise.files import write_atomically, write_json
 
@@ -34,6 +34,7 @@ _MODELS = {  # how MIB names the models it knows
     "google/gemma-2-2b": "gemma2",
     "meta-llama/llama-3.1-8b": "llama3",
 }
+_ALIKE = ("task", "model", "weights", "method", "direction", "parameters", "metric", "ablation")
 _PROVENANCE = ("method", "direction", "parameters", "seed", "examples", "model", "weights", "data", "versions")
 
 
@@ -111,6 +112,7 @@ def _contents(group: list[SubmittedCircuit], rank: Rank) -> Mapping[str, dict[st
             )
     if len(group) == 1:
         return {"importances.json": _importances(group[0], rank)}
+    _check_alike(group)
     sizes = sorted(group, key=lambda entry: len(entry.circuit))
     files = {}
     for share in SHARES:
@@ -125,12 +127,29 @@ def _contents(group: list[SubmittedCircuit], rank: Rank) -> Mapping[str, dict[st
     return files
 
 
+def _check_alike(group: Sequence[SubmittedCircuit]) -> None:
+    """Circuits of one submission have to come from one kind of search: sizes are all that may differ."""
+    for entry in group[1:]:
+        for fact in _ALIKE:
+            values = [circuit.provenance.get(fact) for circuit in (group[0].circuit, entry.circuit)]
+            if None not in values and values[0] != values[1]:
+                raise GatewiseError(
+                    f"{group[0].source} and {entry.source} would be one submission of {entry.folder}, but their {fact} "
+                    f"are {values[0]} and {values[1]}. Submit them apart, to folders of their own (--out)."
+                )
+
+
 def _importances(entry: SubmittedCircuit, rank: Rank) -> dict[str, Any]:
     circuit = entry.circuit
     if circuit.scores is None:
         raise GatewiseError(
             f"{entry.source} has no scores, which importances are made of. Give a circuit with scores, or nine "
             f"circuits of different sizes."
+        )
+    if PARTLY_SCORED in circuit.provenance:
+        raise GatewiseError(
+            f"{entry.source} has the scores of its own edges only, and importances need all. Write it with `gatewise "
+            f"discover --all-scores`, or circuit.save(path, all_scores=True)."
         )
     signed, absolute = circuit.scores.double(), circuit.scores.double().abs()
     if rank == "auto":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.formats import described_graph
+from gatewise.circuits.formats import described_graph, helping_sign
 from gatewise.circuits.graph import Graph
 from gatewise.errors import GatewiseError
 from gatewise.files import as_plain
@@ -50,8 +50,9 @@ def unpack_circuits(plain: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> l
         masks = np.unpackbits(bits, axis=1, count=graph.n_edges).astype(bool)
         circuits = []
         for entry, mask in zip(plain["circuits"], masks, strict=True):
-            scores = None if entry["scores"] is None else arrays[f"scores.{entry['scores']}"]
-            circuits.append(Circuit(graph, torch.from_numpy(mask), scores, dict(entry["provenance"])))
+            record = dict(entry["provenance"])
+            scores = None if entry["scores"] is None else helping_sign(arrays[f"scores.{entry['scores']}"], record)
+            circuits.append(Circuit(graph, torch.from_numpy(mask), scores, record))
         return circuits
     except (ValueError, TypeError, KeyError, IndexError, GatewiseError) as error:
         raise DamagedError(f"its circuits cannot be understood ({error})") from error

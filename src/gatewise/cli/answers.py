@@ -7,6 +7,7 @@ package and what it computes with, the threads; and as long as the files that it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -15,26 +16,28 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gatewise.files import write_json
+from gatewise.files import read_regular, write_json
 from gatewise.models.download import DOWNLOADS, cached
 from gatewise.models.loader import BUILT_IN, TINY_FOLDER
 from gatewise.tasks.registry import RECIPES, parse_name
 
 _NAME = "answer.json"
+_MOST_BYTES = 64 << 20  # of an answer
+_HASHED = 64 << 20  # bytes of a file up to which its content is hashed: all files of pairs, no weights of large models
 _PACKAGE = Path(__file__).parents[1]
 _COMPUTING = ("torch", "transformers", "tokenizers", "numpy")
 _ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "CUDA_VISIBLE_DEVICES")
 
 
 def circumstances(
-    command: str, model: str, task: str, method: str, settings: Sequence[str] = ()
+    command: str, model: str, tasks: Iterable[str], method: str, settings: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """All that an answer depends on; None if that cannot be told, as with a model of the hub or an own method.
 
     settings: The `key=value` texts of --set.
     """
-    name, _ = parse_name(task)
-    task_files = [] if name in RECIPES else [Path(name)]
+    names = [parse_name(task)[0] for task in tasks]
+    task_files = [Path(name) for name in names if name not in RECIPES]
     model_files = _model_files(model)
     own_code = any(":" in text for text in (method, *settings))  # module:NAME, whose code may change
     if own_code or model_files is None or not all(path.is_file() for path in task_files):
@@ -53,7 +56,7 @@ def circumstances(
 def stored_answer(folder: Path, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What was answered in these circumstances, if its files are still there."""
     try:
-        record = json.loads((folder / _NAME).read_bytes())
+        record = json.loads(read_regular(folder / _NAME, _MOST_BYTES))
         unchanged = record["circumstances"] == now and record["written"] == _states(map(Path, record["written"]))
         return dict(record["answer"]) if now is not None and unchanged else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # there is none, or it is not ours
@@ -81,7 +84,13 @@ def _model_files(model: str) -> list[Path] | None:
     return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
 
 
-def _states(paths: Iterable[Path]) -> dict[str, list[int]]:
-    """Size and time of the last change of each file: what changes if its content does."""
-    states = {str(path): path.stat() for path in paths}
-    return {path: [state.st_size, state.st_mtime_ns] for path, state in sorted(states.items())}
+def _states(paths: Iterable[Path]) -> dict[str, list[int] | str]:
+    """What changes if the content of a file does: its checksum; of large ones size and times, which take no time."""
+    states: dict[str, list[int] | str] = {}
+    for path in sorted(paths):
+        about = path.stat()
+        if about.st_size <= _HASHED:
+            states[str(path)] = hashlib.sha256(read_regular(path, _HASHED)).hexdigest()
+        else:  # the time of the last change of the inode, too, which nobody can set
+            states[str(path)] = [about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+    return states

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,6 +15,7 @@ from gatewise.cli.gate_test import tests_table
 from gatewise.cli.options import (
     DEFAULT_MODEL,
     ExamplesOption,
+    FaithfulnessOption,
     FoldingTable,
     JsonOption,
     Machine,
@@ -22,6 +23,7 @@ from gatewise.cli.options import (
     ModelArgument,
     SeedOption,
     SettingsOption,
+    SkipBadOption,
     StoreOption,
     TaskOption,
     Workers,
@@ -53,15 +55,20 @@ def gates_command(
     method: MethodOption = "eap",
     edges: Annotated[int | None, typer.Option(help="Edges of each circuit [500, if no threshold].")] = None,
     threshold: Annotated[float | None, typer.Option(help="Instead of edges: the method's own threshold.")] = None,
+    faithfulness: FaithfulnessOption = None,
     rule: Annotated[str, typer.Option(help="Set-difference labels: plain (the paper's) or repaired (CLUE's).")] = (
         "plain"
     ),
     joint: Annotated[bool, typer.Option(help="Also search the paper's Ns+Dn circuit.")] = True,
+    seeds: Annotated[
+        int | None, typer.Option(help="Trainings that labels have to agree on [2 for ranking and edge-pruning].")
+    ] = None,
     test: Annotated[
         bool,
         typer.Option("--test", help="Test gates of groups and ports on held-out pairs, and labels by pairs of edges."),
     ] = False,
     examples: ExamplesOption = 64,
+    skip_bad: SkipBadOption = False,
     seed: SeedOption = 0,
     settings: SettingsOption = None,
     store: StoreOption = None,
@@ -93,16 +100,18 @@ def gates_command(
     if out is not None:
         check_gates_path(out)
     opened = None if store is None else open_store(store)
-    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed)
+    loaded, pairs = load_task(model, task, machine, examples=examples, seed=seed, skip_bad=skip_bad)
     with warnings_as_lines():
         gates = find_gates(
             loaded,
             pairs.train,
             bound,
-            edges=500 if edges is None and threshold is None else edges,
+            edges=500 if edges is None and threshold is None and faithfulness is None else edges,
             threshold=threshold,
+            faithfulness=faithfulness,
             rule=cast("Rule", rule),  # checked by label_gates
             joint=joint,
+            seeds=seeds,
             seed=seed,
             compute=machine.compute(processes, opened),
         )
@@ -157,6 +166,7 @@ def _content(gates: Gates) -> dict[str, Any]:
         "proportions": gates.proportions(),
         "layer_span": {kind: value if value == value else None for kind, value in span.items()},
         "joint_outside": gates.joint_outside(),
+        "seed_overlap": None if gates.seed_overlap is None else asdict(gates.seed_overlap),
         "gates": [{"receiver": gate.receiver, "type": gate.type, "edges": list(gate.edges)} for gate in gates],
     }
 

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.errors import GatewiseError, GatewiseWarning, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,12 +51,20 @@ TaskOption = Annotated[
         autocompletion=lambda: ["ioi", "gt", "sa"],
     ),
 ]
+TestOption = Annotated[
+    str | None, typer.Option("--test", help="File of pairs to test on [divided off the task's].", show_default=False)
+]
+SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines of a file out, and list them.")]
 ExamplesOption = Annotated[int, typer.Option("--examples", "-n", help="How many pairs.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the pairs and of everything random.")]
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="Folder, or URL such as s3://bucket/runs, that keeps results.")
 ]
 MethodOption = Annotated[str, typer.Option("--method", help="How to search; `gatewise methods` lists the methods.")]
+FaithfulnessOption = Annotated[
+    float | None,
+    typer.Option(help="Instead of edges: the share of the KL to keep, such as 0.85; --edges are then the most."),
+]
 SettingsOption = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: key=value.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -97,7 +105,7 @@ class Machine(Options):
     """How a model is loaded and read, and what the work may take."""
 
     device: Annotated[str | None, _machine("--device", help="Where to compute: cpu, cuda, cuda:1, mps [cpu].")] = None
-    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16 or float64 [float32].")] = None
+    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16, float16 or float64 [float32].")] = None
     bos: Annotated[bool | None, _machine("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")] = (
         None
     )
@@ -110,8 +118,9 @@ class Machine(Options):
         """Where the work of a command is done."""
         from gatewise.compute import Compute
 
-        processes, ray = (None, None) if workers is None else (workers.workers, workers.ray)
-        return Compute(memory=self.memory, workers=processes, ray=ray, store=store)
+        if workers is None:
+            return Compute(memory=self.memory, store=store)
+        return Compute(memory=self.memory, workers=workers.workers, ray=workers.ray, store=store, gpus=workers.gpus)
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,7 @@ class Workers(Options):
         int | None, _machine("--workers", help="Processes that share the work, one thread each [this one].")
     ] = None
     ray: Annotated[str | None, _machine("--ray", help="Or a Ray cluster: auto, or its address.")] = None
+    gpus: Annotated[float, _machine("--gpus", help="GPUs that each worker takes of the Ray cluster.")] = 1.0
 
 
 def options_apart(command: Callable[..., None]) -> Callable[..., None]:
@@ -161,25 +171,46 @@ def load(name: str, machine: Machine) -> Model:
     """Load a model, saying so on standard error."""
     from gatewise.models import load_model
 
-    print(f"loading {name} ...", file=sys.stderr)
+    print(f"loading {printable(name)} ...", file=sys.stderr)
     return load_model(name, dtype=machine.dtype, device=machine.device)
 
 
-def load_task(model: str, task: str, machine: Machine, *, examples: int, seed: int) -> tuple[Model, Task]:
-    """A model and a task for it; synthetic models bring their own pairs."""
-    from gatewise.models.synthetic.logic_model import synthetic_pairs
-    from gatewise.tasks import Task
-    from gatewise.tasks import task as make_task
-    from gatewise.tasks.task_files import SUFFIXES, read_lines
+def load_task(
+    model: str,
+    task: str,
+    machine: Machine,
+    *,
+    examples: int,
+    seed: int,
+    test_examples: int | None = None,
+    test: str | None = None,
+    skip_bad: bool = False,
+    say_problems: bool = True,
+) -> tuple[Model, Task]:
+    """A model and a task for it; synthetic models bring their own pairs.
 
-    if task.lower().endswith(SUFFIXES):
-        read_lines(Path(task))  # what cannot be read is said before a large model is loaded
-    loaded = load(model, machine)
-    reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token}
+    say_problems: print what is wrong with the pairs, whatever the model; commands that do so themselves say no.
+    """
+    from gatewise.models.synthetic.logic_model import synthetic_pairs
+    from gatewise.tasks.builder import Task, check_task_source
+    from gatewise.tasks.builder import task as make_task
+
     if not model.startswith("synthetic:"):
-        return loaded, make_task(task, loaded, examples=examples, seed=seed, **reading)
-    if machine.bos is not None or machine.first_token:
-        raise GatewiseError(f"{model} reads no text: leave out --bos, --no-bos and --first-token.")
+        for source in (task,) if test is None else (task, test):
+            check_task_source(source, skip_bad=skip_bad)  # before a large model is loaded
+    elif machine.bos is not None or machine.first_token or test is not None or skip_bad:
+        raise GatewiseError(f"{model} reads no text: leave out --bos, --no-bos, --first-token, --test and --skip-bad.")
+    loaded = load(model, machine)
+    if not model.startswith("synthetic:"):
+        reading: dict[str, Any] = {"bos": machine.bos, "first_token": machine.first_token, "skip_bad": skip_bad}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GatewiseWarning)  # they are among the task's problems
+            made = make_task(
+                task, loaded, examples=examples, test_examples=test_examples, seed=seed, test=test, **reading
+            )
+        for problem in made.problems() if say_problems else ():
+            print(f"warning: {made.name}: {problem}", file=sys.stderr)
+        return loaded, made
     pairs = synthetic_pairs(8)  # all alike, and as many as an interval needs
     return loaded, Task(pairs.name, pairs, pairs, seed, bos=False)
 
@@ -226,7 +257,7 @@ def warnings_as_lines() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
             if issubclass(category, GatewiseWarning):
-                print(f"warning: {message}", file=sys.stderr)
+                print(f"warning: {printable(str(message))}", file=sys.stderr)
             else:
                 usual(message, category, *where, **options)
 
@@ -245,8 +276,18 @@ class FoldingTable(Table):
         for column in self.columns[1:] if numbers else ():
             column.justify = "right"
 
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row; names and contents of files in its texts do not steer the terminal."""
+        super().add_row(*map(_harmless, cells), **options)
+
     def add_column(self, *header: Any, **options: Any) -> None:
         super().add_column(*header, **{"overflow": "fold", **options})
+
+
+def _harmless(cell: Any) -> Any:
+    if isinstance(cell, Text) and cell.plain != printable(cell.plain):
+        return Text(printable(cell.plain), style=cell.style)
+    return printable(cell) if isinstance(cell, str) else cell
 
 
 def print_json(content: Any) -> None:

@@ -17,11 +17,14 @@ from gatewise.cli.options import (
     JsonOption,
     Machine,
     ModelOption,
+    SkipBadOption,
+    TestOption,
     load,
+    load_task,
     options_apart,
     print_json,
 )
-from gatewise.errors import GatewiseWarning
+from gatewise.errors import GatewiseWarning, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +59,10 @@ def list_tasks(as_json: JsonOption = False) -> None:
         for option, values in task_options(recipe.name).items():
             console.print(f"  {option}: {values[0]}, or {' or '.join(values[1:])}")
     console.print("An option is written behind the name: ioi:corruption=all-names,held_out=templates")
-    console.print("Your own: a .csv or .jsonl file with the columns clean, corrupted, correct, incorrect.")
+    console.print(
+        "Your own: a .csv or .jsonl file with the columns clean, corrupted, correct, incorrect, and if you like split "
+        "(train or test). Written my.csv:split=rows, prompts may be both in train and in test."
+    )
 
 
 @tasks_app.command("show")
@@ -66,6 +72,7 @@ def show_task(
     name: Annotated[str, typer.Argument(help="A task, or the path of a .csv or .jsonl file.")],
     model: ModelOption = DEFAULT_MODEL,
     examples: Annotated[int, typer.Option("--examples", "-n", help="How many to show.")] = 5,
+    skip_bad: SkipBadOption = False,
     seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,10 +87,8 @@ def show_task(
     ```
     """
     from gatewise.evaluation.prompts import shown_examples
-    from gatewise.tasks import task
 
-    loaded = load(model, machine)
-    made = task(name, loaded, examples=examples, seed=seed, bos=machine.bos, first_token=machine.first_token)
+    loaded, made = load_task(model, name, machine, examples=examples, seed=seed, skip_bad=skip_bad, say_problems=False)
     shown = shown_examples(loaded, made.train, compute=machine.compute())
     if as_json:
         known = {"task": made.name, "model": loaded.name, "seed": seed, "bos": made.bos}
@@ -104,6 +109,8 @@ def check_task(
     machine: Machine,
     path: Annotated[str, typer.Argument(help="The .csv or .jsonl file, or a built-in task.")],
     model: ModelOption = DEFAULT_MODEL,
+    test: TestOption = None,
+    skip_bad: SkipBadOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read a file of pairs, check every line, and tell what makes it doubtful for a model, with and without BOS.
@@ -127,22 +134,27 @@ def check_task(
 
     short, _ = parse_name(path)
     lines: list[Row] = [] if short in RECIPES else read_lines(Path(short))[0]  # before the model is loaded
-    reading: dict[str, Any] = {"first_token": machine.first_token, "examples": MOST_PAIRS if lines else 64}
+    reading: dict[str, Any] = {
+        "first_token": machine.first_token,
+        "examples": MOST_PAIRS if lines else 64,
+        "skip_bad": skip_bad,
+        "test": test,
+    }
     loaded, compute = load(model, machine), machine.compute()
-    try:
-        made = task(path, loaded, bos=machine.bos, **reading)
-    except BadRowsError as error:
-        _refuse(path, error.problems, doubtful_rows(lines), as_json)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # printed below
+        try:
+            made = task(path, loaded, bos=machine.bos, **reading)
+        except BadRowsError as error:
+            _refuse(path, error.problems, doubtful_rows(lines), as_json)
         problems = [*check_task(loaded, made, compute=compute), *doubtful_rows(lines)]
-    on_train = ability(loaded, made.train, compute=compute)
-    on_test = {made.bos: ability(loaded, made.test, compute=compute)}
-    if loaded.tokenizer.bos_token_id is not None:
-        other = task(path, loaded, bos=not made.bos, **reading)
-        on_test[other.bos] = ability(loaded, other.test, compute=compute)
-        problem = bos_problem(on_test[made.bos], on_test[other.bos], bos=made.bos)
-        problems += [] if problem is None else [problem]
+        on_train = ability(loaded, made.train, compute=compute)
+        on_test = {made.bos: ability(loaded, made.test, compute=compute)}
+        if loaded.tokenizer.bos_token_id is not None:
+            other = task(path, loaded, bos=not made.bos, **reading)
+            on_test[other.bos] = ability(loaded, other.test, compute=compute)
+            problem = bos_problem(on_test[made.bos], on_test[other.bos], bos=made.bos)
+            problems += [] if problem is None else [problem]
     examples = shown_examples(loaded, made.test[:_SHOWN], compute=compute)
     if as_json:
         known = {"task": made.name, "model": loaded.name, "train": len(made.train), "test": len(made.test)}
@@ -177,7 +189,7 @@ def _refuse(path: str, problems: list[str], doubts: list[str], as_json: bool) ->
     if as_json:
         print_json({"task": path, "bad_lines": problems, "warnings": doubts})
     else:
-        print("\n".join([*problems, *(f"warning: {doubt}" for doubt in doubts)]))
+        print(printable("\n".join([*problems, *(f"warning: {doubt}" for doubt in doubts)])))
         print(f"{len(problems)} bad line{'s' if problems[1:] else ''} in {path}.")
     raise typer.Exit(1)
 

@@ -2,7 +2,8 @@
 
     score[u -> r] = sum over positions and dimensions of  (corrupted_u - clean_u) . dL / d(input of port r)
 
-L is the setting's metric, by default the pairs' logit difference. With all edges kept, the ports of a sublayer read the
+L is a loss: minus the setting's metric, by default the pairs' logit difference; or KL from the clean run. So a positive
+score means that the edge's clean content helps. With all edges kept, the ports of a sublayer read the
 same residual stream, so that a plain run suffices, gone back through sublayer by sublayer. What it tells at a sublayer
 of attention is the gradient at every query, key and value *per query head*, before head norm and rotary embedding. What
 is left between there and the port is a projection and a norm, whose transposed Jacobian is applied in `_gather` and
@@ -137,10 +138,10 @@ class Attribution:
         return total
 
     def _metric(self) -> Distance:
-        """What is differentiated: one number per example from logits. KL is that from the clean run."""
+        """The loss that is differentiated: one number per example from logits. KL is that from the clean run."""
         if self.setting.metric is not None and self.setting.metric.function is None:
             return self.setting.metric.distance(self.setting.runs(self.batch, keep=False).clean.logits, self.pairs)
-        return lambda logits: self.setting.value.value(logits, self.pairs)
+        return lambda logits: -self.setting.value.value(logits, self.pairs)
 
     def _both_sides(self, directions: Sequence[Direction]) -> dict[Direction, _Run]:
         """Fill the difference, corrupted - clean of all senders; the runs of the sides that are gone back through."""

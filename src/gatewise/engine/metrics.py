@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from gatewise.devices import widened
 from gatewise.errors import GatewiseError
 from gatewise.models.components import softcapped
 from gatewise.models.model import Model
@@ -22,7 +23,7 @@ from gatewise.tasks.pairs import Pairs
 
 MetricFunction = Callable[[Tensor, Pairs], Tensor]  # logits [..., example, vocabulary], pairs -> [..., example]
 Distance = Callable[[Tensor], Tensor]  # logits [..., example, vocabulary] -> [..., example]
-_LOGITS = 1 << 25  # how many at a time
+_LOGITS = 1 << 22  # how many at a time
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Metric:
 
     Args:
         name: Part of the key under which results are stored.
-        function: From logits at the last position [..., example, vocabulary] and pairs to a number per example
-            [..., example]; None for KL, a distance without a value of its own.
+        function: From logits at the last position [..., example, vocabulary] and pairs, whose tensors are on the same
+            device, to a number per example [..., example]; None for KL, a distance without a value of its own.
         version: Part of the key as well: raise it when the meaning changes. None if it is unknown, so that results are
             not stored.
     """
@@ -48,7 +49,7 @@ class Metric:
 
         Args:
             logits: At the last position. [..., example, vocabulary]
-            pairs: What the logits are about.
+            pairs: What the logits are about; the function gets them on the logits' device.
 
         Returns:
             The metric. [..., example]
@@ -60,7 +61,7 @@ class Metric:
             raise GatewiseError(
                 "KL is a distance between two runs; one run has none. Use the logit difference, or another metric."
             )
-        values = self.function(logits, pairs)
+        values = self.function(logits, pairs.to(logits.device))
         if values.shape != logits.shape[:-1]:
             raise GatewiseError(
                 f"the metric {self.name!r} gave a tensor of shape {tuple(values.shape)} for logits of shape "
@@ -124,7 +125,7 @@ def unembedded_in_parts(model: Model, residual: Tensor, measure: Distance) -> Te
     [..., example]"""
     flat = residual.reshape(-1, *residual.shape[-2:])
     size = max(1, _LOGITS // (flat.shape[1] * model.vocabulary_size))
-    values = [measure(model.unembed(part).double()).double() for part in flat.split(size)]
+    values = [widened(measure(widened(model.unembed(part)))) for part in flat.split(size)]
     return torch.cat(values).reshape(residual.shape[:-1])
 
 
@@ -135,7 +136,7 @@ class Deviation:
 
     def __init__(self, model: Model, reference_logits: Tensor, pairs: Pairs, metric: Metric) -> None:
         self.model = model
-        self._distance = metric.distance(reference_logits.double(), pairs)
+        self._distance = metric.distance(widened(reference_logits), pairs)
 
     def restart(self, residuals: int) -> None:
         """Nothing is learnt from residuals, so nothing has to be forgotten."""
@@ -158,7 +159,7 @@ def residual_values(model: Model, pairs: Pairs, metric: Metric = LOGIT_DIFF) -> 
     Only the answers are unembedded where that is enough: for logit differences of logits.
     """
     if metric != LOGIT_DIFF or pairs.difference == "probability":
-        return lambda residual: metric.value(model.unembed(residual), pairs).double()
+        return lambda residual: widened(metric.value(model.unembed(residual), pairs))
     answers = torch.unique(torch.cat([pairs.correct.flatten(), pairs.incorrect.flatten()]))
     answers = answers[answers >= 0]  # pairs with fewer answers than others are filled up with -1
     correct, incorrect = (
@@ -170,6 +171,6 @@ def residual_values(model: Model, pairs: Pairs, metric: Metric = LOGIT_DIFF) -> 
 
     def values(residual: Tensor) -> Tensor:
         logits = softcapped(linear(model.final_norm(residual), rows), model.softcap)
-        return metric.value(logits, among).double()
+        return widened(metric.value(logits, among))
 
     return values

@@ -34,7 +34,7 @@ def run_circuit(
 
     Args:
         model: The model.
-        data: Pairs, or a prepared setting.
+        data: Pairs, a task, of which the held-out pairs are used, or a prepared setting.
         circuit: The edges that are kept; None for all edges.
         direction: `ns` (noising) runs the clean side, `dn` (denoising) the corrupted side.
         ablation: `patching` (the default), `zero`, `mean` or `noise`; the last three have `ns` only.
@@ -47,7 +47,7 @@ def run_circuit(
     Raises:
         GatewiseError: The circuit is of another model's graph, or the direction has no meaning.
     """
-    setting = Setting.of(model, data, ablation=ablation, seed=seed, compute=compute)
+    setting = Setting.of(model, data, "test", ablation=ablation, seed=seed, compute=compute)
     chosen = setting.graph.full() if circuit is None else circuit
     return run_circuits(model, setting, [chosen], direction)[0]
 
@@ -66,7 +66,7 @@ def run_circuits(
 
     Args:
         model: The model.
-        data: Pairs, or a prepared setting.
+        data: Pairs, a task, of which the held-out pairs are used, or a prepared setting.
         circuits: The circuits. Those with the same edges into the first layers run faster one after the other.
         direction: As for `run_circuit`.
         ablation: As for `run_circuit`.
@@ -79,7 +79,7 @@ def run_circuits(
     Raises:
         GatewiseError: A circuit is of another model's graph, or the direction has no meaning.
     """
-    setting = Setting.of(model, data, ablation=ablation, seed=seed, compute=compute)
+    setting = Setting.of(model, data, "test", ablation=ablation, seed=seed, compute=compute)
     setting.check_direction(direction)
     setting.check_circuits(circuits)
     logits = torch.empty(len(circuits), len(setting), model.vocabulary_size, dtype=model.dtype, device=model.device)
@@ -96,14 +96,14 @@ def last_logits(model: Model, data: Data, side: SideName = "clean", *, compute: 
 
     Args:
         model: The model.
-        data: Pairs, or a prepared setting.
+        data: Pairs, a task, of which the held-out pairs are used, or a prepared setting.
         side: `clean` or `corrupted`.
         compute: Where to run; its memory bounds the activations.
 
     Returns:
         Logits at the last position. [example, vocabulary]
     """
-    return Setting.of(model, data, compute=compute).last_logits(side)
+    return Setting.of(model, data, "test", compute=compute).last_logits(side)
 
 
 def dense_mask(model: Model, circuit: Circuit) -> Tensor:

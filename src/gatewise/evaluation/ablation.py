@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
@@ -40,10 +40,24 @@ class AblationResult:
         """Normalised logit difference: 0 is the empty circuit, 1 the whole model."""
         return normalise(self.left.logit_diff, self.empty.logit_diff, self.full.logit_diff)
 
-    def __repr__(self) -> str:
+    @property
+    def name(self) -> str:
+        """What was removed, as it was given; of many targets the first few."""
         further = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
+        return f"{', '.join(self.names[:_NAMED])}{further}"
+
+    def row(self) -> dict[str, float]:
+        """Put all numbers side by side, as one row of a table.
+
+        Returns:
+            Means by name, such as `left_logit_diff`.
+        """
+        parts = {"left": self.left, "full": self.full, "empty": self.empty}
+        return {f"{part}_{name}": m["mean"] for part, all_ in parts.items() for name, m in asdict(all_).items()}
+
+    def __repr__(self) -> str:
         return (
-            f"<Without {', '.join(self.names[:_NAMED])}{further} ({len(self.edges):,} edges): logit difference "
+            f"<Without {self.name} ({len(self.edges):,} edges): {self.logit_diff_left:.0%} is left, logit difference "
             f"{self.left.logit_diff.mean:.2f} of {self.full.logit_diff.mean:.2f} (empty circuit "
             f"{self.empty.logit_diff.mean:.2f}), pairwise accuracy {self.left.accuracy.mean:.0%} of "
             f"{self.full.accuracy.mean:.0%}, KL to the model {self.left.kl_from_full}>"
@@ -63,7 +77,8 @@ def ablate(
     Args:
         model: The model to ablate.
         data: Pairs, a task (its held-out pairs are taken) or a setting.
-        targets: Nodes ("a5.h9", "m3"), which go with all edges that they send, edges ("a5.h9->m8"), or a circuit.
+        targets: Nodes ("a5.h9", "m3"), which go with all edges that they send, edges ("a5.h9->m8", or
+            "a5.h9->a9.h6" for all of its ports), or a circuit.
         ablation: What removed edges carry: "patching" by default, or "zero", "mean", "noise".
         compute: Where to run, by default the innermost `with gw.Compute(...)`.
 
@@ -87,7 +102,7 @@ def ablate(
 def _edges_of(graph: Graph, name: str) -> list[int]:
     """Indices of the edges that a name means: an edge itself, or all that a node sends."""
     if "->" in name:
-        return [graph.index(name)]
+        return graph.indices(name)
     sender = graph.find_sender(name)
     if sender is None:
         raise GatewiseError(

@@ -47,7 +47,7 @@ def shown_examples(
     runs = [setting.runs(batch) for batch in setting.batches()]  # those that the circuits were run on
     logits: dict[str, Tensor] = {side: torch.cat([getattr(both, side).logits for both in runs]) for side in SIDES}
     logits |= zip(circuits, of_circuits, strict=True)
-    probabilities = {name: values.double().softmax(dim=-1).cpu() for name, values in logits.items()}
+    probabilities = {name: values.cpu().double().softmax(dim=-1) for name, values in logits.items()}
     shown = []
     for row in range(len(pairs)):
         correct, incorrect = (answers[answers >= 0] for answers in (pairs.correct[row], pairs.incorrect[row]))

@@ -19,7 +19,7 @@ CLEAR = 2.0  # standard errors that a difference has to exceed
 CLEARLY_WORSE = 0.05  # pairwise accuracy that is lost by the wrong choice about BOS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ability:
     """How well a model does a task.
 
@@ -40,6 +40,14 @@ class Ability:
     logit_diff_corrupted: float
     logit_diff_error: float = 0.0
     pairwise_accuracy_corrupted: float = 0.0
+
+    def __repr__(self) -> str:
+        against = find_problems(self)
+        return (
+            f"<Ability on {self.pairs} pairs: pairwise accuracy {self.pairwise_accuracy:.0%}, top-1 accuracy "
+            f"{self.top1_accuracy:.0%}, logit difference {self.logit_diff_clean:.2f} on clean and "
+            f"{self.logit_diff_corrupted:.2f} on corrupted prompts; {' '.join(against) or 'nothing speaks against it'}>"
+        )
 
 
 def ability(model: Model, data: Data, *, compute: Compute | None = None) -> Ability:

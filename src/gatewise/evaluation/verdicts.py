@@ -2,7 +2,8 @@
 
 *Faithful* is one verdict out of three normalised measures, 0 % for the empty circuit and 100 % for the whole model: KL,
 logit difference and pairwise accuracy. The least of them counts, and a logit difference beyond 100 % is as far from the
-model as one below.
+model as one below. Of a logically complete circuit, searched in both directions, KL by denoising counts too; of others
+it stands beside.
 
 *Complete* is what removing the circuit destroys. It saturates: where a small part of the circuit already takes
 everything away, the number says nothing about the rest.
@@ -89,7 +90,9 @@ def faithful(evaluation: Evaluation) -> Remark:
         One verdict out of normalised KL, logit difference and pairwise accuracy: the least counts.
     """
     logit_diff, accuracy = evaluation.recovered_logit_diff, _normalised_accuracy(evaluation)
-    measures = (evaluation.recovered, 1 - abs(1 - logit_diff), accuracy)
+    measures = [evaluation.recovered, 1 - abs(1 - logit_diff), accuracy]
+    if evaluation.two_sided and evaluation.recovered_dn is not None:
+        measures.append(evaluation.recovered_dn)
     least = -math.inf if any(map(math.isnan, measures)) else min(measures)
     level: Level = "warning" if evaluation.on_path == 0 else level_of(least, GOOD, POOR)
     first = ""
@@ -103,10 +106,21 @@ def faithful(evaluation: Evaluation) -> Remark:
         f"by KL ({evaluation.faithfulness} nats left of {empty.kl_from_full.mean:.3f}), {percent(logit_diff)} by logit "
         f"difference ({circuit.logit_diff.mean:.2f}; model {full.logit_diff.mean:.2f}, empty "
         f"{empty.logit_diff.mean:.2f}) and {percent(accuracy)} by pairwise accuracy ({circuit.accuracy.mean:.0%} of "
-        f"the prompts; model {full.accuracy.mean:.0%}, empty {empty.accuracy.mean:.0%}). The least counts."
+        f"the prompts; model {full.accuracy.mean:.0%}, empty {empty.accuracy.mean:.0%}). {_second_side(evaluation)}"
     )
     word = {"good": "yes", "note": "partly", "warning": "no"}[level]
     return Remark(level, "How faithful?", text, f"{word}, {percent(max(least, 0.0))}")
+
+
+def _second_side(evaluation: Evaluation) -> str:
+    """What denoising says, and what counts."""
+    if evaluation.recovered_dn is None or evaluation.dn_circuit is None or evaluation.dn_empty is None:
+        return "The least counts."
+    counts = "The least counts." if evaluation.two_sided else "The least of the first three counts."
+    return (
+        f"By denoising, where the circuit alone is corrupted, it takes {percent(evaluation.recovered_dn)} away by KL "
+        f"({evaluation.dn_circuit.kl_from_full} nats left of {evaluation.dn_empty.kl_from_full.mean:.3f}). {counts}"
+    )
 
 
 def complete(curve: Sequence[Evaluation]) -> Remark:
@@ -160,7 +174,7 @@ def against_chance(evaluation: Evaluation) -> Remark | None:
     level: Level = level_of(gain / random.mean, OVER_CHANCE, 0.0) if clear else "warning"
     text = (
         f"Random circuits of {evaluation.edges:,} edges reach "
-        f"{percent(normalise(random, evaluation.empty.kl_from_full, 0.0))} by KL; this one reaches "
+        f"{percent(evaluation.recovered_by_chance)} by KL; this one reaches "
         f"{percent(evaluation.recovered)}.{'' if clear else ' The difference is no larger than chance makes it.'}"
     )
     return Remark(level, "Against chance", text)

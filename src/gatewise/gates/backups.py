@@ -42,7 +42,7 @@ _ROUNDS = 3  # of adding backups: what was added may itself hide something
 _ROUNDING = 1e-9  # of all scores: growth that is none
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Backup:
     """A node that may back up another one, in normalised effects."""
 
@@ -60,9 +60,32 @@ class Backup:
         """Whether there is self-repair with and without what the final norm does."""
         return self.self_repair.low > 0 and self.frozen_self_repair.low > 0
 
+    @property
+    def verdict(self) -> str:
+        """What it means, in a few words."""
+        if self.significant:
+            return "backs it up"
+        if self.self_repair.low > 0:
+            return "backs it up only through the final norm"
+        return "no sign of self-repair" if self.self_repair.high > 0 else "both are needed, or share a way"
+
+    def __repr__(self) -> str:
+        repair = self.frozen_self_repair
+        return (
+            f"<{self.backup} for {self.node}: {self.verdict}; lost without {self.node} {self.loss:.3f}, without "
+            f"{self.backup} {self.backup_loss:.3f}, without both {self.joint_loss:.3f}, {repair.value:+.3f} "
+            f"({repair.low:+.3f} to {repair.high:+.3f}) beyond the sum with the final norm held>"
+        )
+
 
 def find_backups(
-    model: Model, data: Data, nodes: Sequence[str], *, most: int = MOST_BACKUPS, compute: Compute | None = None
+    model: Model,
+    data: Data,
+    nodes: str | Sequence[str],
+    backups: str | Sequence[str] | None = None,
+    *,
+    most: int = MOST_BACKUPS,
+    compute: Compute | None = None,
 ) -> list[Backup]:
     """Find for each node the nodes whose scores grow most when it is removed, and judge them by removing both.
 
@@ -70,7 +93,8 @@ def find_backups(
         model: The model.
         data: Pairs, at least 8 of them, or a task, of which the held-out pairs are used.
         nodes: Names of nodes that write, such as "a9.h6".
-        most: Number of backups that are judged for each node.
+        backups: Nodes to judge as their backups, whether their scores grow or not; by default those that grow most.
+        most: Number of backups that are judged for each node, if none are named.
         compute: Where to run.
 
     Returns:
@@ -80,7 +104,8 @@ def find_backups(
         GatewiseError: No such node, or too few pairs.
     """
     setting = gate_setting(model, data, compute=compute)
-    senders = [_sender_index(setting.graph, name) for name in nodes]
+    senders = [_sender_index(setting.graph, name) for name in _listed(nodes)]
+    named = None if backups is None else [_sender_index(setting.graph, name) for name in _listed(backups)]
     removed = [None, *(_Disabled(-1, sender) for sender in senders)]
     scores = setting.graph.matrix(_edge_scores(setting, removed, ["ns"])[0]).sum(dim=1)  # [removed, sender]
     whole = scores[0].abs()
@@ -88,10 +113,17 @@ def find_backups(
     for node, row in zip(senders, scores[1:], strict=True):
         growth = row.abs() - whole
         growth[node] = -torch.inf
+        if named is not None:
+            candidates += [(node, backup, float(growth[backup])) for backup in named if backup != node]
+            continue
         for backup in growth.topk(min(most, len(growth) - 1)).indices.tolist():
             if float(growth[backup]) > _ROUNDING * (float(whole.sum()) or 1.0):
                 candidates.append((node, backup, float(growth[backup])))
     return _judge(setting, candidates) if candidates else []
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def add_backups(
@@ -239,7 +271,7 @@ def _batches(setting: Setting) -> Iterator[_Batch]:
     for batch in setting.batches(gradient=True):
         runs = setting.runs(batch)
         clean, corrupted = (
-            setting.value.value(run.logits, batch.pairs).double().cpu() for run in (runs.clean, runs.corrupted)
+            setting.value.value(run.logits, batch.pairs).cpu().double() for run in (runs.clean, runs.corrupted)
         )
         engines = {direction: DenseEngine(model, runs.intervention(model, direction)) for direction in DIRECTIONS}
         yield _Batch(batch.pairs, engines, residual_values(model, batch.pairs, setting.value), clean - corrupted)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Grouping
 from gatewise.circuits.selection import Selection, number_of_edges
 from gatewise.compute import Compute
 from gatewise.engine.runs.activations import Ablation
-from gatewise.engine.setting import AnyMetric, Data
+from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
 from gatewise.gates.labels import Gates, Rule, label_gates
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import check_directed, find_method
+from gatewise.methods.smallest import SizeSearch, check_faithfulness, rank_directions
 from gatewise.models.model import Model
 
 
@@ -29,9 +31,11 @@ def find_gates(
     edges: int | float | None = None,
     ratio: float = 1.0,
     threshold: float | None = None,
+    faithfulness: float | None = None,
     rule: Rule = "plain",
     by: Grouping = "port",
     joint: bool = True,
+    seeds: int | None = None,
     select: Selection = "top",
     seed: int = 0,
     ablation: Ablation | None = None,
@@ -50,10 +54,16 @@ def find_gates(
         edges: Size of the noising circuit, as a number or as a share of all edges.
         ratio: The paper's |Ns| : |Dn|: the denoising circuit has `round(edges / ratio)` edges.
         threshold: In place of `edges`, the method's own threshold, the same for both directions.
+        faithfulness: In place of both, the share of the KL that the circuits have to keep, as for `discover`. All have
+            one size, the smallest at which each does on its own side, since labels compare sets; `edges` is then the
+            most that are allowed.
         rule: As for `label_gates`: "plain" or "repaired".
         by: As for `label_gates`: what a gate's edges go into, a "port" or a "node".
         joint: Whether to search the paper's Ns+Dn circuit of `edges` edges, too. It is kept beside the gates; labels do
             not depend on it.
+        seeds: Searches with different seeds whose circuits edges have to agree on to have a label. By default 2 for
+            methods that train from random draws (`ranking`, `edge-pruning`), so that labels are more than seed noise,
+            and 1 for others.
         select: Which edges make a circuit of a size: the "top" ones, or "connected" ones only.
         seed: Of everything random.
         ablation: What removed edges carry: only "patching", the default, has both directions.
@@ -65,33 +75,77 @@ def find_gates(
 
     Raises:
         GatewiseError: Both or none of `edges` and `threshold`; a ratio that is not above 0, or beside a threshold; a
-            method without directions.
+            method without directions; circuits that are not as faithful as asked for.
     """
-    if (edges is None) == (threshold is None):
-        raise GatewiseError("give exactly one of edges= (of the noising circuit) and threshold=.")
-    if not ratio > 0 or (ratio != 1 and edges is None):
-        raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges=, not threshold=; got {ratio}.")
-    check_directed(find_method(method))
-    size = None if edges is None else number_of_edges(edges, model.graph)
+    if faithfulness is None and (edges is None) == (threshold is None):
+        raise GatewiseError("give exactly one of edges= (of the noising circuit), threshold= and faithfulness=.")
+    if not ratio > 0 or (ratio != 1 and (edges is None or faithfulness is not None)):
+        raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges= alone; got {ratio}.")
+    if faithfulness is not None and threshold is not None:
+        raise GatewiseError("faithfulness= chooses the size by itself: leave out threshold=.")
+    bound = find_method(method)
+    check_directed(bound)
+    count = (2 if bound.seeded else 1) if seeds is None else seeds
+    if count < 1:
+        raise GatewiseError(f"seeds is a number of searches, at least 1; got {count}.")
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
-    sizes = None
-    if size is not None:  # one size for each direction
-        sizes = {direction: (round(size / ratio) if direction == "dn" else size,) for direction in directions}
-    circuits = discover_all(
-        model,
-        data,
-        method,
-        directions,
-        sizes=sizes,
-        threshold=threshold,
-        select=select,
-        seed=seed,
-        ablation=ablation,
-        metric=metric,
-        compute=compute,
+    options: dict[str, Any] = {"select": select, "ablation": ablation, "metric": metric, "compute": compute}
+    if faithfulness is not None:
+        check_faithfulness(faithfulness)
+        search = rank_directions(model, data, bound, directions, edges=edges, seed=seed, **options)
+        circuits = _equally_large(search, faithfulness)
+        size = len(circuits["ns"])
+        others = []
+        for other_seed in range(seed + 1, seed + count):
+            other = search.with_seed(other_seed, ("ns", "dn"))
+            others.append((other.circuits("ns", [size])[0], other.circuits("dn", [size])[0]))
+    else:
+        # One setting for all seeds, so that they share what does not depend on the seed.
+        setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
+        shared = {"select": select, "compute": compute, "threshold": threshold, "sizes": _sizes(model, edges, ratio)}
+        by_direction = _search(model, setting, bound, directions, seed, shared)
+        circuits = {direction: by_direction[direction] for direction in directions}
+        others = []
+        for other_seed in range(seed + 1, seed + count):
+            other = _search(model, setting, bound, ("ns", "dn"), other_seed, shared)
+            others.append((other["ns"], other["dn"]))
+    return label_gates(
+        circuits["ns"], circuits["dn"], rule=rule, by=by, joint=circuits.get("ns+dn"), other_seeds=others
     )
-    joint_circuit = circuits["ns+dn"][0] if joint else None
-    return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=joint_circuit)
+
+
+def _sizes(model: Model, edges: int | float | None, ratio: float) -> dict[SearchDirection, tuple[int]] | None:
+    """Return one size for each direction; None with a threshold."""
+    if edges is None:
+        return None
+    size = number_of_edges(edges, model.graph)
+    return {"ns": (size,), "dn": (round(size / ratio),), "ns+dn": (size,)}
+
+
+def _search(
+    model: Model,
+    setting: Setting,
+    method: Method,
+    directions: Sequence[SearchDirection],
+    seed: int,
+    options: Mapping[str, Any],
+) -> dict[SearchDirection, Circuit]:
+    """Return the one circuit of each direction."""
+    sizes = options["sizes"]
+    sized = None if sizes is None else {direction: sizes[direction] for direction in directions}
+    circuits = discover_all(model, setting, method, directions, **{**options, "sizes": sized, "seed": seed})
+    return {direction: circuits[direction][0] for direction in directions}
+
+
+def _equally_large(search: SizeSearch, faithfulness: float) -> dict[SearchDirection, Circuit]:
+    """Return circuits of one size, the smallest at which both single directions are as faithful as asked for."""
+    singles: tuple[SearchDirection, ...] = ("ns", "dn")
+    choices = {direction: search.smallest(direction, faithfulness) for direction in singles}
+    size = max(len(choice.reached()) for choice in choices.values())
+    circuits = {direction: choice.of_size(size) for direction, choice in choices.items()}
+    if "ns+dn" in search.rankings:
+        (circuits["ns+dn"],) = search.circuits("ns+dn", [size])
+    return circuits
 
 
 @dataclass(frozen=True)

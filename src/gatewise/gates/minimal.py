@@ -146,7 +146,7 @@ class Quality:
     completeness: float  # KL(G\\C || G): high is good
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MinimalCheck:
     """A minimal circuit beside the sound circuit that it was made from."""
 
@@ -176,6 +176,9 @@ class MinimalCheck:
             f"completeness {s.completeness:.4g} -> {m.completeness:.4g}); largest loss of one of "
             f"{len(self.gate_losses)} gates {max(self.gate_losses, default=0.0):+.2g}"
         )
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 def check_minimal(

@@ -1,4 +1,4 @@
-"""Finding circuits: ACDC, EAP and Edge Pruning behind one call.
+"""Finding circuits: ACDC, EAP, Edge Pruning and learned ranking behind one call.
 
 What needs torch is imported when it is asked for, so that the command line answers before it is loaded.
 """
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from gatewise.methods.eap import Eap as Eap
     from gatewise.methods.eap import EapIg as EapIg
     from gatewise.methods.edge_pruning.method import EdgePruning as EdgePruning
+    from gatewise.methods.ranking.method import Ranking as Ranking
     from gatewise.methods.registry import find_method as find_method
     from gatewise.methods.scores import Scores as Scores
+    from gatewise.methods.smallest import SmallestCircuit as SmallestCircuit
+    from gatewise.methods.smallest import smallest_circuits as smallest_circuits
 
 _NAMES = {  # of the package, by where they are defined
     "acdc.method": "Acdc",
@@ -30,8 +33,10 @@ _NAMES = {  # of the package, by where they are defined
     "discovery": "discover discover_all score_edges",
     "eap": "Eap EapIg",
     "edge_pruning.method": "EdgePruning",
+    "ranking.method": "Ranking",
     "registry": "find_method",
     "scores": "Scores",
+    "smallest": "SmallestCircuit smallest_circuits",
 }
 __all__ = sorted(name for names in _NAMES.values() for name in names.split())
 __getattr__ = imported_when_used(__name__, _NAMES)

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import SIDES, Setting
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.parameters import parameters_of
 from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
@@ -75,6 +76,17 @@ class Problem:
         sizes = {direction: self.sizes[direction] for direction in directions} if self.sizes else {}
         return replace(self, directions=directions, sizes=sizes)
 
+    def with_sizes(self, sizes: Mapping[SearchDirection, tuple[int, ...]]) -> Problem:
+        """Return the same problem for other sizes.
+
+        Args:
+            sizes: For each of its directions.
+
+        Returns:
+            A problem without a threshold.
+        """
+        return replace(self, sizes=sizes, threshold=None)
+
     def for_part(self, part: object) -> Problem:
         """Return the same problem with the checkpoint of one part of the search.
 
@@ -97,7 +109,7 @@ class Finding:
     """One circuit that a method found, before it gets its provenance."""
 
     mask: Tensor  # [edge] of bool
-    scores: Tensor  # [edge]; the larger |score|, the more important. The sign is the method's to document
+    scores: Tensor  # [edge]; the larger |score|, the more important; signed ones are positive where an edge helps
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain data: counts, divergences
 
 
@@ -131,8 +143,11 @@ class Method(ABC):
     version: ClassVar[str] = "1"  # raise it when results change: it is part of the key under which they are stored
     directed: ClassVar[bool] = True  # False: the method has no direction, and gates cannot be labelled by it
     together: ClassVar[bool] = False  # True: directions share work, so that one search answers for all of them
-    ranks_once: ClassVar[bool] = False  # True: scores estimate effects, and further sizes cost next to nothing
+    # True: one ranking of all edges serves all sizes. It is searched and stored once, whatever sizes are asked for, and
+    # circuits are cut from it by |score|.
+    ranks_once: ClassVar[bool] = False
     additive: ClassVar[bool] = False  # True: scores are means over examples
+    seeded: ClassVar[bool] = False  # True: trained from random draws, so that another seed finds another circuit
     threshold_meaning: ClassVar[str] = ""  # unit of `threshold`
     saves_parts: ClassVar[bool] = False  # True: parts save their state in the checkpoint of the problem they are given
 
@@ -169,6 +184,28 @@ class Method(ABC):
             GatewiseError: It cannot be done.
         """
         return
+
+    def doubts(self, circuit: Circuit) -> Sequence[str]:
+        """Say what makes a circuit doubtful that the method found, by its provenance: a sentence for each reason.
+
+        Args:
+            circuit: With the notes of its search.
+
+        Returns:
+            Sentences that follow "the ns circuit of 100 edges "; they are warned of.
+        """
+        return ()
+
+    def for_report(self: _AnyMethod, faithfulness: float | None) -> _AnyMethod:
+        """Return the method with what is enough for a report, where several searches have to be quick.
+
+        Args:
+            faithfulness: What is asked of the circuit; None if its size is.
+
+        Returns:
+            By default the method as it is.
+        """
+        return self
 
     def forecast(self, problem: Problem) -> Work | None:
         """Count what a search takes.
@@ -248,7 +285,7 @@ class Method(ABC):
         for name in values:
             if name not in known:
                 others = f"its parameters are {', '.join(known)}" if known else "it has none"
-                raise GatewiseError(f"{self.name} has no parameter {name!r}; {others}.")
+                raise GatewiseError(f"{self.name} has no parameter {name!r};{suggestion(name, known)} {others}.")
         return {name: known[name].parse(value) for name, value in values.items()}
 
     def with_parameters(self: _AnyMethod, values: Mapping[str, Any]) -> _AnyMethod:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from gatewise.circuits.circuit import Circuit
-from gatewise.circuits.selection import Selection, check_selection, number_of_edges
+from gatewise.circuits.selection import Selection, number_of_edges
 from gatewise.compute import Compute, current_compute
 from gatewise.engine.runs.activations import Ablation
 from gatewise.engine.setting import AnyMetric, Data, Setting
-from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.methods.base import SEARCH_DIRECTIONS, Finding, Method, Problem, SearchDirection, single_directions_of
+from gatewise.errors import GatewiseError
+from gatewise.methods.base import Method, Problem, SearchDirection
 from gatewise.methods.parallel import searches
-from gatewise.methods.provenance import ingredients, provenance, storable
+from gatewise.methods.provenance import provenance
 from gatewise.methods.registry import find_method
 from gatewise.methods.scores import Scores
+from gatewise.methods.searching import check_problem, find_circuits
+from gatewise.methods.smallest import smallest_circuits
 from gatewise.models.model import Model
-from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.results import CIRCUITS, Store, remember_all
-from gatewise.workers import WorkerPool, threads
+from gatewise.workers import threads
 
 Size = int | float  # a number of edges, or a share of the graph's below 1
 Sizes = Sequence[Size] | Mapping[SearchDirection, Sequence[Size]]
@@ -35,13 +32,14 @@ def discover(
     *,
     edges: Size | None = None,
     threshold: float | None = None,
+    faithfulness: float | None = None,
     select: Selection = "top",
     seed: int = 0,
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
     compute: Compute | None = None,
 ) -> Circuit:
-    """Find one circuit: of exactly `edges` edges, or of all edges that reach a `threshold`.
+    """Find one circuit: of exactly `edges` edges, of all that reach a `threshold`, or the smallest faithful one.
 
     Args:
         model: The model to search in.
@@ -51,6 +49,9 @@ def discover(
         direction: `ns` (noising), `dn` (denoising), or `ns+dn` (both, combined as the method's `combine` says).
         edges: A whole number, or a share of the graph's edges, as in 0.01. Give this or `threshold`.
         threshold: In the method's own unit, which `gatewise methods` tells.
+        faithfulness: Instead of both: the share of the KL between the runs that the circuit has to keep, as in 0.85, by
+            `gatewise.methods.smallest_circuits`. A third of the pairs is kept from the search to choose the size on.
+            `edges` is then the most that are allowed.
         select: The `top` edges, or `connected` ones, all on a path from the input to the logits.
         seed: Of everything random.
         ablation: What removed edges carry: `patching` (the other run, the default), or `zero`, `mean`, `noise` (ns
@@ -63,17 +64,34 @@ def discover(
         The circuit, with the scores of all edges and its provenance.
 
     Raises:
-        GatewiseError: What is asked for has no meaning or cannot be done; said before the work.
+        GatewiseError: What is asked for has no meaning or cannot be done, said before the work; or no circuit is as
+            faithful as asked for.
     """
     if not isinstance(direction, str) or isinstance(edges, Sequence):
         raise GatewiseError(
             f"discover finds one circuit, got direction={direction!r} and edges={edges!r}; discover_all finds those of "
             f"several directions and sizes."
         )
+    if faithfulness is not None:
+        circuits = discover_all(
+            model,
+            data,
+            method,
+            (direction,),
+            sizes=None if edges is None else (edges,),
+            threshold=threshold,
+            faithfulness=faithfulness,
+            select=select,
+            seed=seed,
+            ablation=ablation,
+            metric=metric,
+            compute=compute,
+        )
+        return circuits[direction][0]
     setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
     sizes = {} if edges is None else {direction: (number_of_edges(edges, model.graph),)}
     problem = Problem(setting, (direction,), sizes, threshold, select, seed)
-    (circuit,) = _find_circuits(problem, find_method(method), current_compute(compute))[direction]
+    (circuit,) = find_circuits(problem, find_method(method), current_compute(compute))[direction]
     return circuit
 
 
@@ -85,6 +103,7 @@ def discover_all(
     *,
     sizes: Sizes | None = None,
     threshold: float | None = None,
+    faithfulness: float | None = None,
     select: Selection = "top",
     seed: int = 0,
     ablation: Ablation | None = None,
@@ -101,6 +120,8 @@ def discover_all(
         sizes: Numbers of edges, or shares of the graph's, for all directions or by direction. Give this or
             `threshold`.
         threshold: As for `discover`.
+        faithfulness: As for `discover`; every direction gets a size of its own, and `sizes` is then one number at most,
+            the most edges that are allowed.
         select: As for `discover`.
         seed: As for `discover`.
         ablation: As for `discover`.
@@ -108,14 +129,35 @@ def discover_all(
         compute: As for `discover`.
 
     Returns:
-        For each direction one circuit per size, in the order of the sizes, or one for the threshold.
+        For each direction one circuit per size, in the order of the sizes, or one for the threshold or faithfulness.
 
     Raises:
-        GatewiseError: What is asked for has no meaning or cannot be done; said before the work.
+        GatewiseError: What is asked for has no meaning or cannot be done, said before the work; or no circuit is as
+            faithful as asked for.
     """
+    if faithfulness is not None:
+        if threshold is not None or isinstance(sizes, Mapping) or (sizes is not None and len(sizes) > 1):
+            raise GatewiseError(
+                "faithfulness= chooses the size by itself: leave out threshold=, and give one number of edges at most, "
+                "the most that are allowed."
+            )
+        smallest = smallest_circuits(
+            model,
+            data,
+            method,
+            directions,
+            faithfulness=faithfulness,
+            edges=sizes[0] if sizes else None,
+            select=select,
+            seed=seed,
+            ablation=ablation,
+            metric=metric,
+            compute=compute,
+        )
+        return {direction: (choice.reached(),) for direction, choice in smallest.items()}
     setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
     problem = Problem(setting, tuple(directions), _by_direction(sizes, directions, model), threshold, select, seed)
-    return _find_circuits(problem, find_method(method), current_compute(compute))
+    return find_circuits(problem, find_method(method), current_compute(compute))
 
 
 def score_edges(
@@ -174,100 +216,3 @@ def _by_direction(
             raise GatewiseError(f"sizes is a list of numbers of edges, such as [50, 100]; got {sizes[direction]!r}.")
         numbers[direction] = tuple(number_of_edges(size, model.graph) for size in sizes[direction])
     return numbers
-
-
-def check_problem(problem: Problem, method: Method) -> None:
-    """Refuse what cannot work, before the work."""
-    for direction in problem.directions:
-        if direction not in SEARCH_DIRECTIONS:
-            raise GatewiseError(f"direction is 'ns', 'dn' or 'ns+dn', got {direction!r}.")
-        for single in single_directions_of(direction):
-            problem.setting.check_direction(single)
-    if not problem.directions:
-        raise GatewiseError("no direction was given; expected 'ns', 'dn' or 'ns+dn', or several of them.")
-    check_selection(problem.select)
-    if any(problem.sizes.values()) == (problem.threshold is not None):
-        raise GatewiseError("give either edges= (or sizes=, numbers of edges) or threshold=, not both.")
-    edges = problem.graph.n_edges
-    for sizes in problem.sizes.values():
-        for size in sizes:
-            if not 0 < size <= edges:
-                raise GatewiseError(f"a circuit of {size:,} edges was asked for; {problem.model.name} has {edges:,}.")
-    threshold, select = problem.threshold, problem.select
-    if threshold is not None and not threshold >= 0:
-        raise GatewiseError(f"the threshold is {threshold}; expected 0 or more ({method.threshold_meaning}).")
-    if threshold is not None and select != "top":
-        raise GatewiseError(f"select={select!r} goes with edges=; a threshold keeps all edges that reach it.")
-    method.check(problem)
-
-
-def _find_circuits(problem: Problem, method: Method, compute: Compute) -> dict[SearchDirection, tuple[Circuit, ...]]:
-    """Recall the circuits of each direction from the store, or else search for them."""
-    check_problem(problem, method)
-    store, workers = compute.open_store(), compute.worker_pool(problem.model.device)
-    if store is not None and not storable(problem):
-        message = "the metric has no version, so results are neither looked up nor stored; give a Metric with one."
-        warnings.warn(message, GatewiseWarning, stacklevel=3)
-        store = None
-    # Workers compute on one thread each, and the number of threads is part of the key.
-    with threads(None if workers is None else 1):
-        recalled = remember_all(
-            store,
-            {direction: ingredients(problem.only(direction), method) for direction in problem.directions},
-            lambda missing: _search(problem.only(*missing), method, store, workers),
-            CIRCUITS,
-        )
-        if store is not None and method.together and len(problem.directions) > 1:
-            # A search that was killed while it stored its directions one by one has left the state of all behind.
-            for checkpoint in _checkpoints(_with_checkpoint(problem, method, store), method):
-                checkpoint.clear()
-    circuits = {direction: tuple(recalled[direction]) for direction in problem.directions}
-    _warn_of_useless(circuits, problem.threshold)
-    return circuits
-
-
-def _search(
-    problem: Problem, method: Method, store: Store | None, workers: WorkerPool | None
-) -> Iterator[tuple[dict[SearchDirection, list[Circuit]], list[Checkpoint]]]:
-    """Search, from the last checkpoints on; yield circuits, and the checkpoints that are then no longer needed."""
-    problem.setting.check_finite_outputs()  # what is stored was sound when it was found
-    groups = [problem] if method.together else [problem.only(direction) for direction in problem.directions]
-    if store is not None:
-        groups = [_with_checkpoint(group, method, store) for group in groups]
-    for group, findings, times in searches(groups, method, workers):
-        circuits: dict[SearchDirection, list[Circuit]] = {}
-        for direction in group.directions:
-            record = provenance(group, direction, method, times)
-            circuits[direction] = [_circuit(finding, group, record) for finding in findings[direction]]
-        yield circuits, _checkpoints(group, method)
-
-
-def _with_checkpoint(problem: Problem, method: Method, store: Store) -> Problem:
-    return replace(problem, checkpoint=store.checkpoint(store.key(ingredients(problem, method), CIRCUITS)))
-
-
-def _checkpoints(problem: Problem, method: Method) -> list[Checkpoint]:
-    """Those of a search and of the parts of it that workers do."""
-    parts = method.parts(problem) if method.saves_parts else ()
-    return [problem.checkpoint, *(problem.for_part(part).checkpoint for part in parts)]
-
-
-def _circuit(finding: Finding, problem: Problem, record: Mapping[str, Any]) -> Circuit:
-    notes = {"notes": dict(finding.notes)} if finding.notes else {}
-    own_record = {**record, "edges": int(finding.mask.sum()), **notes}
-    return Circuit(problem.graph, finding.mask, finding.scores.cpu(), own_record)
-
-
-def _warn_of_useless(circuits: Mapping[SearchDirection, Sequence[Circuit]], threshold: float | None) -> None:
-    for direction, sized in circuits.items():
-        for circuit in sized:
-            if not circuit:
-                message = f"the threshold {threshold} keeps no edge; the circuit is empty. Lower it."
-            elif not circuit.connected():
-                message = (
-                    f"the {direction} circuit of {len(circuit):,} edges has no path from the input to the logits, so "
-                    f"it does what the empty circuit does. Use select='connected', or more edges."
-                )
-            else:
-                continue
-            warnings.warn(message, GatewiseWarning, stacklevel=4)

@@ -1,9 +1,9 @@
 """EAP: edge attribution patching, a linear estimate of what removing each edge would do; and EAP-IG.
 
-Scores are signed: the estimated change of the logit difference when the edge's clean content is exchanged for the
-corrupted one (ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the same
-logit difference, as the paper prints). Negative means that the edge helps the correct answer. Edges are chosen by
-|score|. Both take a gradient rule: what the backward pass does where the model is not linear.
+Scores are signed, in units of the logit difference: the estimated loss of it when the edge's clean content is exchanged
+for the corrupted one (ns: expanded around the clean run; dn: around the corrupted run, with the same difference and the
+same logit difference, as the paper prints). Positive means that the edge helps the correct answer, in every direction.
+Edges are chosen by |score|. Both take a gradient rule: what the backward pass does where the model is not linear.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class _LinearEstimate(Method):
 
     ranks_once = True
     additive = True
+    version = "2"  # since scores are positive where an edge helps
     threshold_meaning = "smallest |score|, in units of the logit difference"
 
     rule: RuleName | GradientRule = field(default="plain", kw_only=True)
@@ -69,18 +70,22 @@ class _LinearEstimate(Method):
         """Sum scores over the micro-batches of a block, in float64. [estimate, edge]"""
         total: Tensor | None = None
         for batch in in_blocks(problem.setting.batches(gradient=True))[part]:
-            scores = problem.graph.vector(self.attribute(self._attribution(problem, batch), problem))
-            if not bool(torch.isfinite(scores).all()):
-                last = batch.first + len(batch.pairs) - 1
-                raise GatewiseError(
-                    f"{problem.model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
-                    f"look at these pairs, or try dtype='float32'."
-                )
-            wide = scores.double().cpu()
-            total = wide if total is None else total + wide
+            for wide in problem.setting.in_fitting_batches(batch, lambda fitting: self._scores(problem, fitting)):
+                total = wide if total is None else total + wide
             give_back()
         assert total is not None  # no block is empty
         return total
+
+    def _scores(self, problem: Problem, batch: Batch) -> Tensor:
+        """Sum scores over the examples of a micro-batch, in float64. [estimate, edge]"""
+        scores = problem.graph.vector(self.attribute(self._attribution(problem, batch), problem)).cpu()
+        if not bool(torch.isfinite(scores).all()):
+            last = batch.first + len(batch.pairs) - 1
+            raise GatewiseError(
+                f"{problem.model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
+                f"look at these pairs, or try dtype='float32'."
+            )
+        return scores.double()
 
     def _attribution(self, problem: Problem, batch: Batch) -> Attribution:
         return Attribution(problem.setting, batch, find_rule(self.rule))

@@ -56,8 +56,17 @@ def facts(problem: Problem, method: Method) -> dict[str, Any]:
 
 
 def ingredients(problem: Problem, method: Method) -> dict[str, Any]:
-    """Return the facts that make the key under which the result is stored."""
-    return {name: value for name, value in facts(problem, method).items() if name not in _FOR_PEOPLE}
+    """Return the facts that make the key under which the result is stored.
+
+    Of a method that ranks once the scores are stored, from which all circuits are cut: neither sizes nor a threshold
+    matter.
+    """
+    known = {name: value for name, value in facts(problem, method).items() if name not in _FOR_PEOPLE}
+    # Workers search on any device of a kind, and each has its own free memory: the key says what was asked for.
+    known["device"] = problem.model.device.type
+    if problem.setting.memory_from_device:
+        known["memory"] = "free memory of the device"
+    return known | {"sizes": "all", "threshold": None, "select": None} if method.ranks_once else known
 
 
 def provenance(

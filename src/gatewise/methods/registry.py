@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.base import Method
 from gatewise.methods.eap import Eap, EapIg
 from gatewise.methods.edge_pruning.method import EdgePruning
 from gatewise.methods.parameters import import_named
+from gatewise.methods.ranking.method import Ranking
 
 
 def methods() -> dict[str, Method]:
     """Return the methods of the package by name, with their default parameters."""
-    return {method.name: method for method in (Acdc(), Eap(), EapIg(), EdgePruning())}
+    return {method.name: method for method in (Acdc(), Eap(), EapIg(), EdgePruning(), Ranking())}
 
 
 def find_method(given: str | Method) -> Method:
@@ -35,7 +36,8 @@ def find_method(given: str | Method) -> Method:
         return known[given]
     if ":" not in given:
         raise GatewiseError(
-            f"there is no method {given!r}; there are {', '.join(known)}, and your own as module:Name, or as a Method."
+            f"there is no method {given!r}.{suggestion(given, known)} There are {', '.join(known)}, and your own as "
+            f"module:Name, or as a Method."
         )
     return _import_method(given)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from gatewise.devices import on_device
 from gatewise.errors import GatewiseError
 from gatewise.models.gradient_rules import norm_scale, norms_are_constant, softmax, with_gradient_of
 from gatewise.models.layout import Layout, Rotary
@@ -23,6 +25,8 @@ Kind = Literal["q", "k", "v"]
 KINDS: tuple[Kind, Kind, Kind] = ("q", "k", "v")
 KeysValues = tuple[Tensor, Tensor]  # of the prefix: [kv head, example, column, head dimension] each
 OfHeads = Sequence[tuple[Tensor, Tensor]]  # heads, as indices on the CPU, and something of each of them
+MAP_NUMBERS = 1 << 20  # of attention scores that are made at a time
+_SMALL_MAP = 64 * 64  # scores of a head on an example that are never cut up: prompts of the usual tasks are short
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,13 +167,13 @@ class Attention:
             if len(heads) == len(x) == self.n_heads:  # the weights of all heads need not be gathered
                 parts.append((heads, self.project(kind, x, layout)))
             elif len(x) == 1 and 2 * len(heads) > self.n_heads:  # cheaper once for each group than for each head
-                parts.append((heads, self.per_head(self.project(kind, x, layout))[heads.to(x.device)]))
+                parts.append((heads, self.per_head(self.project(kind, x, layout))[on_device(heads, x.device)]))
             elif len(heads):
-                parts.append((heads, self.project(kind, x, layout, heads.to(x.device))))
+                parts.append((heads, self.project(kind, x, layout, on_device(heads, x.device))))
         if len(parts) == 1:
             return parts[0][1]
         order = torch.cat([heads for heads, _ in parts]).argsort()
-        return torch.cat([values for _, values in parts])[order.to(self.out.device)]
+        return torch.cat([values for _, values in parts])[on_device(order, self.out.device)]
 
     def normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
@@ -188,23 +192,57 @@ class Attention:
     ) -> Tensor:
         """What these heads (default: all) gather. q: [head, rows..., example, query position, head dimension] at the
         last columns; k and v at all columns of the window, per query head; prefix as it is cached. -> like q."""
-        weights = self.pattern(q, k, layout, prefix, heads).to(v.dtype)
+        queries, window = q.shape[-2], k.shape[-2]
+        maps = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2]).numel()
+        at_once = queries_at_once(maps, queries, window + (0 if prefix is None else prefix[0].shape[-2]))
+        if at_once >= queries:
+            return self._gather(q, k, v, layout, prefix, heads)
+        parts = []
+        for first in range(0, queries, at_once):
+            rows = q[..., first : first + at_once, :]
+            later = queries - first - rows.shape[-2]  # columns that none of these queries looks at
+            seen = [x[..., : window - later, :] for x in (k, v)]
+            parts.append(_without_keeping(self._gather, rows, *seen, layout, prefix, heads, later))
+        return torch.cat(parts, dim=-2)
+
+    def _gather(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layout: Layout,
+        prefix: KeysValues | None,
+        heads: Tensor | None,
+        later: int = 0,
+    ) -> Tensor:
+        """`attend` for queries that end `later` columns before the last, with the maps of all of them at once."""
+        weights = self.pattern(q, k, layout, prefix, heads, later).to(v.dtype)
         if prefix is None:
             return weights @ v
         border = weights.shape[-1] - v.shape[-2]
         return weights[..., :border] @ self._of_prefix(prefix[1], heads, q.dim()) + weights[..., border:] @ v
 
     def pattern(
-        self, q: Tensor, k: Tensor, layout: Layout, prefix: KeysValues | None, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        layout: Layout,
+        prefix: KeysValues | None,
+        heads: Tensor | None = None,
+        later: int = 0,
     ) -> Tensor:
-        """Where the heads look: weights that sum to 1, over the prefix and the window. [..., query position, column]"""
+        """Where the heads look: weights that sum to 1, over the prefix and the window. [..., query position, column]
+
+        later: how many columns come after the last of these queries; their keys are left out.
+        """
         scores = q @ k.transpose(-1, -2)
         if prefix is not None:
             earlier = q @ self._of_prefix(prefix[0], heads, q.dim()).transpose(-1, -2)
             scores = torch.cat([earlier.expand(*scores.shape[:-1], -1), scores], dim=-1)
         scores = softcapped(scores * self.scale, self.softcap)
-        first = layout.width - scores.shape[-1]
-        scores = scores + layout.mask(self.sliding)[:, -q.shape[-2] :, first:]
+        stop = layout.width - later
+        rows, columns = slice(stop - q.shape[-2], stop), slice(stop - scores.shape[-1], stop)
+        scores = scores + layout.mask(self.sliding, rows, columns)
         # Half precision sums too few digits of many small weights, so the softmax is taken in float32 at least.
         return softmax(scores, torch.promote_types(scores.dtype, torch.float32))
 
@@ -259,7 +297,8 @@ class Attention:
 
     def _groups_of(self, heads: Tensor) -> Tensor:
         """The key and value head that each of these query heads shares with its group."""
-        return heads // (self.n_heads // self.k.weight.shape[0])
+        per_group = self.n_heads // self.k.weight.shape[0]
+        return heads if per_group == 1 else heads // per_group
 
     def _of_prefix(self, x: Tensor, heads: Tensor | None, dimensions: int) -> Tensor:
         """Cached keys or values for each of these heads, with row dimensions between head and example."""
@@ -283,6 +322,36 @@ class Pointwise:
 def mlp(function: Callable[[Tensor], Tensor], bias: Tensor | None = None) -> Pointwise:
     """A sublayer of one node."""
     return Pointwise(lambda x, _nodes: function(x), 1, bias)
+
+
+def is_cut_up(width: int) -> bool:
+    """Whether attention maps of prompts of so many tokens may be made in blocks."""
+    return width * width > _SMALL_MAP
+
+
+def queries_at_once(maps: int, queries: int, columns: int) -> int:
+    """How many queries' attention scores are made at a time.
+
+    Args:
+        maps: Number of attention maps: heads, times rows, times examples.
+        queries: Positions that look.
+        columns: Positions that they look at.
+
+    Returns:
+        All of them for short prompts; else so few that their scores fit `MAP_NUMBERS`, and at least one. It depends on
+        sizes alone, so that results can be repeated whatever the memory budget.
+    """
+    if queries * columns <= _SMALL_MAP:
+        return queries
+    return max(1, min(queries, MAP_NUMBERS // (maps * columns)))
+
+
+def _without_keeping(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Call a function; on the way back its inner values are made again, since those of all calls would not fit."""
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    again: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return again
 
 
 def softcapped(x: Tensor, cap: float | None) -> Tensor:

@@ -191,9 +191,9 @@ def _run_watched(command: list[str], folder: Path, bar: Bar) -> tuple[int, str]:
     environment = os.environ | {"TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
     shown = 0
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        # `python -m` looks for modules in the working folder first: ours, where nobody has put a pip.py.
+        process = subprocess.Popen(command, env=environment, cwd=folder, **streams)
         try:
             while process.poll() is None:
                 time.sleep(0.1)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_KEPT_MASK = 1 << 20  # numbers of a mask that is kept
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (tensor of the wanted dtype, positions) -> cos, sin
 
 
@@ -47,22 +48,30 @@ class Layout:
         columns = torch.arange(self.start, self.width, device=self.lengths.device)
         return columns >= self.padding[:, None]
 
-    def mask(self, sliding: int | None) -> Tensor:
-        """What is added to attention scores: 0 where a column may look, -inf elsewhere. [example, column, column]
+    def mask(self, sliding: int | None, rows: slice, columns: slice) -> Tensor:
+        """What is added to attention scores: 0 where a row may look, -inf elsewhere. [example, row, column]
 
-        A column of padding looks at itself only, so that it stays finite; nobody looks at it.
+        Rows and columns are columns of the batch. A column of padding looks at itself only, so that it stays finite;
+        nobody looks at it. Masks of short prompts are kept whole; of long ones, each block of rows is made anew.
         """
+        if len(self.lengths) * self.width**2 > _KEPT_MASK:
+            return self._mask(sliding, rows, columns)
         key = ("mask", sliding)
         if key not in self._cache:
-            columns = torch.arange(self.width, device=self.lengths.device)
-            back = columns[:, None] - columns[None, :]
-            allowed = (back >= 0) & ((back < sliding) if sliding else torch.ones_like(back, dtype=torch.bool))
-            allowed = allowed & (columns >= self.padding[:, None])[:, None, :]
-            allowed = allowed | (back == 0)  # a softmax over nothing but -inf would be NaN
-            mask = torch.zeros(allowed.shape, dtype=self.dtype, device=allowed.device)
-            self._cache[key] = mask.masked_fill_(~allowed, -torch.inf)
+            self._cache[key] = self._mask(sliding, slice(0, self.width), slice(0, self.width))
         cached: Tensor = self._cache[key]
-        return cached
+        return cached[:, rows, columns]
+
+    def _mask(self, sliding: int | None, rows: slice, columns: slice) -> Tensor:
+        every = torch.arange(self.width, device=self.lengths.device, dtype=torch.int32)
+        looking, seen = every[rows, None], every[None, columns]
+        allowed = seen <= looking
+        if sliding:
+            allowed = allowed & (seen > looking - sliding)
+        allowed = allowed & (seen >= self.padding[:, None])[:, None, :]
+        allowed = allowed | (seen == looking)  # a softmax over nothing but -inf would be NaN
+        mask = torch.zeros(allowed.shape, dtype=self.dtype, device=allowed.device)
+        return mask.masked_fill_(~allowed, -torch.inf)
 
     def rotation(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the rotary embedding at every column. [example, column, rotated dimension]"""

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError, first_line
-from gatewise.models.config import empty_model, read_config
+from gatewise.models.config import config_of, empty_model, read_config
 from gatewise.models.download import DOWNLOADS, fetch
-from gatewise.models.hub import ask_hub, download_from_hub
+from gatewise.models.hub import hub_folder
 from gatewise.models.transformer_lens import check_bridge, is_bridge, without_hooks
+from gatewise.models.weights import check_files, check_size, count_parameters, read_weights, weight_files
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 TINY_FOLDER = Path(__file__).parent / "tiny"
 
-_DTYPES = ("float32", "bfloat16", "float64")
+_DTYPES = ("float32", "bfloat16", "float64", "float16")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -72,7 +73,7 @@ def load_model(
         source: A built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, the path of a
             .gguf file (dequantised in memory), a Hugging Face id, or a loaded transformers model or TransformerLens 4
             bridge, which is left as it is: its weights are shared, not changed.
-        dtype: float32 (default), bfloat16 or float64; a loaded model keeps its own.
+        dtype: float32 (default), bfloat16, float64 or float16; a loaded model keeps its own.
         device: Where to compute, by default the CPU; a loaded model stays where it is.
         qkv: `split` gives each head three ports, `merged` one.
         tokenizer: A tokenizer, or the folder or id of one; by default the model's own.
@@ -93,13 +94,11 @@ def load_model(
     check_device(device, number_type)
     if name.lower().endswith(".gguf"):
         return _from_gguf(Path(source).expanduser(), number_type, device, qkv, tokenizer)
-    folder = _folder_of(source)
-    if folder is None:
-        module, label = _from_hub(name, number_type, trust_pickle), name
-    else:
-        _check_folder(folder, trust_pickle)
-        module, label = _pretrained(folder, number_type, trust_pickle), name if name in BUILT_IN else folder.name
-    chosen = load_tokenizer(tokenizer if tokenizer is not None else folder or name)
+    local = _folder_of(source)
+    label = local.name if local is not None and name not in BUILT_IN else name
+    folder = local or hub_folder(name, _other_sources(name), pickles=trust_pickle)
+    module = _from_folder(folder, number_type, trust_pickle)
+    chosen = load_tokenizer(folder if tokenizer is None else tokenizer)
     return _adapt(_move(module, device), chosen, label, qkv)
 
 
@@ -148,17 +147,15 @@ def _frozen_view(module: torch.nn.Module) -> torch.nn.Module:
 
 def _from_gguf(path: Path, number_type: torch.dtype, device: Any, qkv: QKV, tokenizer: Any) -> Model:
     import torch
-    import transformers
 
     from gatewise.models.gguf.model import read_gguf
 
     file = read_gguf(path)
-    _check_numbers(sum(math.prod(tensor.shape) for tensor in file.tensors), file.config, path)
+    held, needed = sum(math.prod(tensor.shape) for tensor in file.tensors), _count_needed(file.config, path)
+    check_size(4 * held, needed, path)
+    _check_numbers(held, needed, path)
     weights = {name: torch.from_numpy(weight).to(number_type) for name, weight in file.weights()}
-    settings = {key: value for key, value in file.config.items() if key not in ("model_type", "dtype")}
-    config = transformers.AutoConfig.for_model(file.config["model_type"], **settings)
-    kind = getattr(transformers, file.family.module)
-    module = _loaded(kind, None, path, config=config, state_dict=weights, dtype=number_type)
+    module = _with_weights(file.config, weights, number_type, path)
     chosen = file.tokenizer().loaded() if tokenizer is None else load_tokenizer(tokenizer)
     return _adapt(_move(module, device), chosen, path.stem, qkv)
 
@@ -202,16 +199,24 @@ def _other_sources(name: str) -> str:
     return f"a built-in name: {', '.join(BUILT_IN)}{hint}, or a Hugging Face id"
 
 
-def _check_folder(folder: Path, trust_pickle: bool) -> None:
-    if not (folder / "config.json").is_file():
-        raise GatewiseError(
-            f"{folder} has no config.json; expected a folder written by transformers' save_pretrained, "
-            "with config.json and *.safetensors."
-        )
-    config = read_config(folder)
-    if any(folder.glob("*.safetensors")):
-        _check_complete(folder, config)
-        return
+def _from_folder(folder: Path, number_type: torch.dtype, trust_pickle: bool) -> Any:
+    """The module of a folder, with the weights of its own safetensors files, or of pickles if they are trusted."""
+    from gatewise.models.transformer import adapter_for
+
+    check_files(folder)
+    content = read_config(folder)
+    adapter_for(content["model_type"])  # before anything of the model is made
+    files = weight_files(folder)
+    if not files:
+        _check_pickles(folder, trust_pickle)
+        return _pretrained_pickles(folder, number_type)
+    needed = _count_needed(content, folder)
+    check_size(sum(path.stat().st_size for path in files), needed, folder)
+    _check_numbers(count_parameters(files), needed, folder)
+    return _with_weights(content, read_weights(files), number_type, folder)
+
+
+def _check_pickles(folder: Path, trust_pickle: bool) -> None:
     pickles = sorted(path.name for path in folder.glob("*.bin"))
     if not pickles:
         raise GatewiseError(f"{folder} has a config.json but no weights; expected *.safetensors beside it.")
@@ -222,24 +227,8 @@ def _check_folder(folder: Path, trust_pickle: bool) -> None:
         )
 
 
-def _check_complete(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse files with fewer parameters than the model has: transformers would make up the rest."""
-    from safetensors import SafetensorError, safe_open
-
-    held = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt") as file:
-                held += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise GatewiseError(
-                f"{path} is not a whole safetensors file: {first_line(error)}. Copy it again."
-            ) from error
-    _check_numbers(held, config, folder)
-
-
-def _check_numbers(held: int, config: Mapping[str, Any], source: Path) -> None:
-    needed = sum(parameter.numel() for parameter in empty_model(config, source).parameters())
+def _check_numbers(held: int, needed: int, source: Path) -> None:
+    """Refuse fewer numbers than the model has parameters: transformers would make up what is missing."""
     if held < needed:
         raise GatewiseError(
             f"{source} holds {held:,} parameters, and a model of its configuration has {needed:,}. "
@@ -247,20 +236,26 @@ def _check_numbers(held: int, config: Mapping[str, Any], source: Path) -> None:
         )
 
 
-def _from_hub(name: str, number_type: torch.dtype, trust_pickle: bool) -> Any:
-    """A model from the local Hugging Face cache if it is whole there, else from the hub, if the hub answers."""
-    try:
-        return _pretrained(name, number_type, trust_pickle)
-    except GatewiseError:
-        download_from_hub(name, ask_hub(name, _other_sources(name)), pickles=trust_pickle)
-        return _pretrained(name, number_type, trust_pickle)
+def _count_needed(content: Mapping[str, Any], source: Path) -> int:
+    """How many parameters a model of this configuration has."""
+    return sum(parameter.numel() for parameter in empty_model(content, source).parameters())
 
 
-def _pretrained(target: str | Path, number_type: torch.dtype, trust_pickle: bool) -> Any:
+def _with_weights(content: Mapping[str, Any], weights: Any, number_type: torch.dtype, source: Path) -> Any:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    config = config_of(content, source)
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    module = _loaded(kind, None, source, config=config, state_dict=weights, dtype=number_type)
+    module.name_or_path = module.config.name_or_path = str(source)
+    return module
+
+
+def _pretrained_pickles(folder: Path, number_type: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
-    options = {"use_safetensors": None if trust_pickle else True, "local_files_only": True, "trust_remote_code": False}
-    return _loaded(AutoModelForCausalLM, target, target, dtype=number_type, **options)
+    options = {"use_safetensors": False, "local_files_only": True, "trust_remote_code": False}
+    return _loaded(AutoModelForCausalLM, folder, folder, dtype=number_type, **options)
 
 
 def _loaded(kind: Any, target: str | Path | None, label: str | Path, **options: Any) -> Any:
@@ -286,13 +281,16 @@ def load_tokenizer(source: Any) -> Any:
     """Load a tokenizer from a folder or an id, or return the one given; None if a folder has none."""
     if not isinstance(source, (str, Path)):
         return source
-    folder = Path(source)
-    if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        folder = hub_folder(str(source), _other_sources(str(source)), weights=False)
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         return None
+    check_files(folder)
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # as above
         raise GatewiseError(
             f"transformers could not load a tokenizer from {source}: {first_line(error)}. "

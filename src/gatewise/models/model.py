@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
+from gatewise.devices import fetched
 from gatewise.display import card
 from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, KeysValues, Pointwise, softcapped
@@ -36,6 +37,7 @@ class Model:
     softcap: float | None = None  # of the logits
     needs_bos: bool = False  # whether prompts begin with BOS whatever the tokenizer does by itself
     planned_for: str = ""  # the kind of device that a model on the meta device stands for
+    compared_at: set[int] = field(default_factory=set)  # lengths of prompts at which transformers gave the same logits
 
     def unembed(self, x: Tensor) -> Tensor:
         """Compute the logits of final residuals.
@@ -104,7 +106,9 @@ class Model:
 
     @cached_property
     def _not_finite(self) -> str | None:
-        return next((name for name, weight in self.tensors().items() if not bool(torch.isfinite(weight).all())), None)
+        weights = self.tensors()
+        flags = fetched([torch.isfinite(weight).all() for weight in weights.values()])
+        return next((name for name, finite in zip(weights, flags, strict=True) if not finite), None)
 
     @property
     def changes_singly(self) -> bool:
@@ -115,9 +119,10 @@ class Model:
     def fingerprint(self) -> str:
         """A hash of the weights."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.tensors().items()):
+        weights = dict(sorted(self.tensors().items()))
+        for name, tensor in zip(weights, fetched([*weights.values()]), strict=True):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
 
     @cached_property
@@ -133,7 +138,7 @@ class Model:
 
         if self.hf is None:
             raise GatewiseError(f"{self.name} is made in code and cannot be sent to workers; leave them out.")
-        return adapt_again, (self.hf, self.name, self.graph.qkv, adapter_of(self.hf))
+        return adapt_again, (self.hf, self.name, self.graph.qkv, adapter_of(self.hf), tuple(self.compared_at))
 
     def _summary(self) -> str:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gatewise.circuits.graph import QKV, Graph
 from gatewise.errors import GatewiseError
 from gatewise.models.components import Attention, Norm, Pointwise, Projection
+from gatewise.models.config_keys import check_keys
 from gatewise.models.gradient_rules import activate
-from gatewise.models.layout import Layout
+from gatewise.models.logit_check import check_short_prompt
 from gatewise.models.model import Model
 
 
@@ -34,15 +34,14 @@ class Parts:
 
 Adapter = Callable[[Any], Parts]  # of a transformers module
 
-_CHECKED_TOKENS = 12  # on which an adapter from outside is compared with transformers
 _registered: dict[str, Adapter] = {}
 
 
 def register_architecture(model_type: str, adapter: Adapter) -> None:
     """Let `load_model` take another kind of model.
 
-    No test of ours has seen the adapter, so that every model it makes is compared with transformers on a short prompt
-    when it is loaded.
+    Every model it makes is compared with transformers on a short prompt when it is loaded, and on the longest of
+    a task.
 
     Args:
         model_type: The name of the architecture in a transformers config.
@@ -90,17 +89,19 @@ def supported_architectures() -> dict[str, Adapter]:
     }
 
 
-def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split") -> Model:
-    """Make a `Model` of a loaded transformers decoder, whose weights are used in place."""
+def adapt(
+    hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split", compared_at: Collection[int] = ()
+) -> Model:
+    """Make a `Model` of a loaded transformers decoder, whose weights are used in place.
+
+    compared_at: lengths of prompts at which it is known to give transformers' logits.
+    """
     kind = getattr(getattr(hf, "config", None), "model_type", type(hf).__name__)
-    adapters = supported_architectures()
-    if kind not in adapters:
-        raise GatewiseError(
-            f"the architecture {kind!r} is not supported; supported are {', '.join(adapters)}. "
-            f"docs/own-model.md shows how to register one."
-        )
+    adapter = adapter_for(kind)
     hf.eval().requires_grad_(False)
-    parts = adapters[kind](hf)
+    if kind not in _registered:
+        check_keys(hf.config)
+    parts = adapter(hf)
     sublayers = tuple(sublayer for layer in parts.layers for sublayer in layer)
     n_heads = parts.layers[0][0].n_heads
     model = Model(
@@ -117,9 +118,30 @@ def adapt(hf: Any, *, tokenizer: Any = None, name: str = "", qkv: QKV = "split")
         tokenizer=tokenizer,
         hf=hf,
     )
-    if kind in _registered and model.device.type != "meta":
-        _check_logits(kind, parts, model)
+    model.compared_at.update(compared_at)
+    check_short_prompt(model)
     return model
+
+
+def adapter_for(kind: str) -> Adapter:
+    """Return the adapter of an architecture.
+
+    Args:
+        kind: The `model_type` of a config.
+
+    Returns:
+        The adapter, ours or one that was registered.
+
+    Raises:
+        GatewiseError: There is none.
+    """
+    adapters = supported_architectures()
+    if kind not in adapters:
+        raise GatewiseError(
+            f"the architecture {kind!r} is not supported; supported are {', '.join(adapters)}. "
+            f"docs/own-model.md shows how to register one."
+        )
+    return adapters[kind]
 
 
 def adapter_of(hf: Any) -> Adapter | None:
@@ -127,41 +149,11 @@ def adapter_of(hf: Any) -> Adapter | None:
     return _registered.get(hf.config.model_type)
 
 
-def adapt_again(hf: Any, name: str, qkv: QKV, adapter: Adapter | None) -> Model:
+def adapt_again(hf: Any, name: str, qkv: QKV, adapter: Adapter | None, compared_at: Collection[int]) -> Model:
     """A model in a worker, which knows no adapter from outside but the one that comes along."""
     if adapter is not None:
         _registered[hf.config.model_type] = adapter
-    return adapt(hf, name=name, qkv=qkv)
-
-
-@torch.no_grad()
-def _check_logits(kind: str, parts: Parts, model: Model) -> None:
-    """Refuse an adapter whose logits are not transformers': one forward of both."""
-    tokens = torch.linspace(0, model.vocabulary_size - 1, _CHECKED_TOKENS, device=model.device).long()[None]
-    expected, adapted = model.hf(tokens).logits.double(), _plain_logits(parts, model, tokens).double()
-    difference, spread = (adapted - expected).abs().max().item(), expected.std().item()
-    rounding = 100 * torch.finfo(model.dtype).eps
-    if not difference <= max(1e-4, rounding) * spread:  # not `>`: a difference of NaN has to be refused as well
-        raise GatewiseError(
-            f"the adapter of {kind!r} does not give transformers' logits: on a short prompt they differ by up to "
-            f"{difference:.2g}, and logits spread by {spread:.2g}. Check norms, biases, scale and rotary embedding."
-        )
-
-
-def _plain_logits(parts: Parts, model: Model, tokens: Tensor) -> Tensor:
-    """The model without any circuit, sublayer after sublayer. [1, column] -> [1, column, vocabulary]"""
-    width = tokens.shape[1]
-    layout = Layout(torch.tensor([width], device=tokens.device), width, 0, model.dtype)
-    x = parts.embed(tokens, layout.positions())
-    for attention, mlp in parts.layers:
-        heads = _with_bias(attention(x[None], layout).sum(dim=0), attention.bias)
-        inner = _with_bias(mlp((x if parts.parallel else x + heads)[None])[0], mlp.bias)
-        x = x + heads + inner
-    return model.unembed(x)
-
-
-def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
-    return x if bias is None else x + bias
+    return adapt(hf, name=name, qkv=qkv, compared_at=compared_at)
 
 
 def layer_norm(module: Any) -> Norm:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.models.config import empty_model, read_config
 from gatewise.models.download import DOWNLOADS, cached
 from gatewise.models.gguf.model import read_gguf
 from gatewise.models.loader import TINY_FOLDER, as_number_type, load_tokenizer
 from gatewise.models.model import Model
-from gatewise.models.transformer import adapt
+from gatewise.models.transformer import adapt, adapter_for
 from gatewise.plan.shapes import KNOWN, known_shape
 from gatewise.tasks import task as make_task
 from gatewise.tasks.pairs import Pairs
@@ -51,11 +52,14 @@ def subject(
     device: the kind of device that it stands for.
     """
     name, config, tokenizer_source = _config(source)
+    adapter_for(config["model_type"])  # before anything of the model is made
     module = empty_model(config, name).to(as_number_type(dtype))
     tokenizer = None if tokenizer_source is None else load_tokenizer(tokenizer_source)
     model = replace(adapt(module, tokenizer=tokenizer, name=name), planned_for=device)
     if tokenizer is not None:
-        made = make_task(task, model, examples=examples, test_examples=1, bos=bos, first_token=first_token)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GatewiseWarning)  # said when the task is used
+            made = make_task(task, model, examples=examples, bos=bos, first_token=first_token)
         return Subject(model, True, made.train)
     short, options = parse_name(task)
     if short not in _TYPICAL:

@@ -16,15 +16,18 @@ from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.evaluation import Evaluations, evaluate
+from gatewise.evaluation.evaluations import VERSION
 from gatewise.evaluation.prompts import shown_examples
 from gatewise.gates.labels import Gates, label_gates
 from gatewise.gates.testing.gate_test import GateTest
 from gatewise.gates.testing.measurement import FEWEST
 from gatewise.gates.testing.pair_tables import test_edge_pairs
 from gatewise.gates.testing.search import GateTests, test_receivers
+from gatewise.limits import MOST_RANDOM_CIRCUITS, check_count
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import find_method
+from gatewise.methods.smallest import SmallestCircuit, check_faithfulness, rank_directions
 from gatewise.models.model import Model
 from gatewise.report.data import CIRCUIT_NAMES
 from gatewise.report.node_behaviour import shown_nodes
@@ -35,6 +38,7 @@ from gatewise.store.results import dataclass_codec
 from gatewise.tasks import Task
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
+_EDGES, _MOST_EDGES = 500, 2000  # of each circuit, and the most by faithfulness, unless others are asked for
 _SMALLEST = 16  # edges of the smallest circuit of the slider
 _TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
@@ -51,12 +55,14 @@ def make_report(
     task: Task,
     method: str | Method = "eap",
     *,
-    edges: int | float = 500,
+    edges: int | float | None = None,
+    faithfulness: float | None = None,
     sizes: Sequence[int] | None = None,
     all_gates: bool = False,
     random_circuits: int = 1,
     examples: int = 6,
     seed: int = 0,
+    seeds: int = 1,
     compute: Compute | None = None,
 ) -> Report:
     """Find a task's circuits and gates in a model, and measure and test how far to trust them.
@@ -66,13 +72,18 @@ def make_report(
         task: The task; circuits are searched on its `train` pairs and measured on its `test` pairs.
         method: How to search: a name that `gatewise methods` lists, or a method with its parameters, as in
             `gatewise.methods`.
-        edges: Edges of each circuit, or their share of all edges.
+        edges: Edges of each circuit, or their share of all edges; by default 500. With `faithfulness` the most that are
+            allowed, by default 2,000.
+        faithfulness: Instead: the smallest size at which the noising circuit keeps this share of the KL, on a third of
+            the training pairs that the search does not see. If none does, the closest one; the report says so.
         sizes: Further, smaller sizes for the curves; by default halved down to 16 for methods that rank once, none for
             methods that would have to search again.
         all_gates: Test all gates, not only the strongest (slow).
         random_circuits: Random circuits of the same size to compare with.
         examples: How many prompts to show.
         seed: Seed of everything random.
+        seeds: Searches with different seeds on which edges have to agree to have a label, as for `find_gates`; matters
+            for methods that train from random draws, and costs as many trainings more.
         compute: Where to run, by default the innermost `with gw.Compute(...)`. With a store, parts that were computed
             before are read there.
 
@@ -80,29 +91,34 @@ def make_report(
         What was found; `save(folder)` writes it as a page and as files.
 
     Raises:
-        GatewiseError: If a size goes beyond `edges`.
+        GatewiseError: If a size goes beyond `edges`, or the method or the pairs do not allow to ask for faithfulness.
     """
+    check_count("random_circuits", random_circuits, 0, MOST_RANDOM_CIRCUITS)
     started = time.time()
     compute = current_compute(compute)
     alone = replace(compute, workers=None, ray=None)  # for what is too small to be shared
     chosen = find_method(method)
-    sizes = _all_sizes(number_of_edges(edges, model.graph), sizes, chosen)
-    searches = _search(model, task, chosen, sizes, seed, compute)
+    other_seeds = range(seed + 1, seed + seeds) if chosen.seeded and chosen.directed else range(0)
+    searched = _search(model, task, chosen, edges, faithfulness, sizes, seed, other_seeds, compute)
+    searches = searched.circuits
     largest: dict[str, Circuit] = {direction: circuits[-1] for direction, circuits in searches.items()}
-    gates = _label(largest, chosen.directed)
+    gates = _label(largest, chosen.directed, searched.other_seeds)
     exact = Setting.of(model, task.train[:_TESTED_PAIRS], compute=alone)
     shown = task.test[:examples]
     recall = _Parts(
         compute.open_store(),
         {
             "circuits": _record(searches),
+            "other seeds": [[circuit.fingerprint for circuit in pair] for pair in searched.other_seeds],
             "method": chosen.version,
             "held out": {"pairs": task.test.fingerprint, "seed": seed, "memory": compute.memory},
+            "evaluation": VERSION,
         },
     )
     return Report(
         model=model.name,
-        sizes=sizes,
+        sizes=searched.sizes,
+        choice=searched.choice,
         searches=searches,
         gates=gates,
         curves=recall(
@@ -130,6 +146,7 @@ def make_report(
         used_up=task.used_up,
         all_gates=all_gates,
         directed=chosen.directed,
+        seeded=chosen.seeded,
         testable=model.changes_singly,
         seconds=time.time() - started,
     )
@@ -171,21 +188,60 @@ def _all_sizes(edges: int, smaller: Sequence[int] | None, method: Method) -> tup
     return tuple(sorted(sizes))
 
 
+@dataclass(frozen=True, eq=False)
+class _Searched:
+    """The circuits of a report."""
+
+    sizes: tuple[int, ...]
+    circuits: dict[SearchDirection, tuple[Circuit, ...]]  # of all three searches, one per size
+    other_seeds: tuple[tuple[Circuit, Circuit], ...]  # of the largest size, by ns and dn, where seeds matter
+    choice: SmallestCircuit | None  # how the size was chosen, by faithfulness
+
+
 def _search(
-    model: Model, task: Task, method: Method, sizes: Sequence[int], seed: int, compute: Compute
-) -> dict[SearchDirection, tuple[Circuit, ...]]:
-    """The circuits of all three searches, one per size; the same one for all if the method has no direction."""
+    model: Model,
+    task: Task,
+    method: Method,
+    edges: int | float | None,
+    faithfulness: float | None,
+    sizes: Sequence[int] | None,
+    seed: int,
+    other_seeds: Sequence[int],
+    compute: Compute,
+) -> _Searched:
+    """Search in all directions; the same circuit for all if the method has no direction."""
     directions = SEARCHES if method.directed else SEARCHES[:1]
+    singles: tuple[SearchDirection, ...] = ("ns", "dn")
+    choice, other_circuits = None, []
     with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
         warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
-        circuits = discover_all(model, task.train, method, directions, sizes=sizes, seed=seed, compute=compute)
-    return {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
+        if faithfulness is None:
+            size = number_of_edges(_EDGES if edges is None else edges, model.graph)
+            all_sizes = _all_sizes(size, sizes, method)
+            setting = Setting.of(model, task, "train", seed=seed, compute=compute)
+            circuits = discover_all(model, setting, method, directions, sizes=all_sizes, seed=seed, compute=compute)
+            for other in other_seeds:
+                again = discover_all(model, setting, method, singles, sizes=[size], seed=other, compute=compute)
+                other_circuits.append((again["ns"][0], again["dn"][0]))
+        else:
+            check_faithfulness(faithfulness)
+            most = min(_MOST_EDGES, model.graph.n_edges) if edges is None else edges
+            search = rank_directions(model, task, method, directions, edges=most, seed=seed, compute=compute)
+            choice = search.smallest("ns", faithfulness)
+            size = choice.chosen.edges
+            all_sizes = _all_sizes(size, sizes, method)
+            circuits = {direction: search.circuits(direction, all_sizes) for direction in directions}
+            for other in other_seeds:
+                again = search.with_seed(other, singles)
+                other_circuits.append((again.circuits("ns", [size])[0], again.circuits("dn", [size])[0]))
+    by_direction = {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
+    return _Searched(all_sizes, by_direction, tuple(other_circuits), choice)
 
 
-def _label(circuits: Mapping[str, Circuit], directed: bool) -> Gates:
+def _label(circuits: Mapping[str, Circuit], directed: bool, other_seeds: Sequence[tuple[Circuit, Circuit]]) -> Gates:
     """The gates of both directions; a method without a direction has a circuit and no gates."""
     if directed:
-        return label_gates(circuits["ns"], circuits["dn"], joint=circuits["ns+dn"])
+        return label_gates(circuits["ns"], circuits["dn"], joint=circuits["ns+dn"], other_seeds=other_seeds)
     none, circuit = circuits["ns"].graph.empty(), circuits["ns"]
     return Gates(circuit, circuit, {"AND": none, "OR": none, "ADDER": none}, "plain", "port", circuit)
 
@@ -201,7 +257,9 @@ def _curves(
 ) -> dict[str, Evaluations]:
     """Every circuit of every size, the largest ones on all held-out pairs and beside random circuits of their size."""
     circuits: dict[str, Sequence[Circuit]] = dict(searches.items())
-    circuits["ns|dn"] = [ns | dn for ns, dn in zip(searches["ns"], searches["dn"], strict=True)]
+    unions = [ns | dn for ns, dn in zip(searches["ns"], searches["dn"], strict=True)]
+    # A union of both directions has to be faithful on both sides.
+    circuits["ns|dn"] = [union.with_provenance(direction="ns|dn") for union in unions] if directed else unions
     names = list(CIRCUIT_NAMES) if directed else ["ns|dn"]  # without a direction all four are the same
     # All circuits in two calls, so that they share the runs of the pairs and the random circuits of their size.
     smaller = [circuit for name in names for circuit in circuits[name][:-1]]
@@ -244,13 +302,13 @@ def _by_direction(gates: Gates, method: Method) -> dict[Direction, Circuit]:
 def _stability(
     model: Model, task: Task, gates: Gates, method: Method, seed: int, compute: Compute
 ) -> dict[Direction, float] | None:
-    if not method.ranks_once or len(task.train) < _HALVES:
+    if not method.ranks_once or method.seeded or len(task.train) < _HALVES:  # of seeds the labels tell
         return None
     return compare_halves(model, task.train, method, _by_direction(gates, method), seed=seed, compute=compute)
 
 
 def _calibration(setting: Setting, gates: Gates, method: Method, seed: int) -> dict[Direction, Calibration] | None:
-    if not method.ranks_once or not setting.model.changes_singly:
+    if not method.ranks_once or method.seeded or not setting.model.changes_singly:  # learned scores are no effects
         return None
     circuits = _by_direction(gates, method)
     return {name: calibrate(setting, circuit, name, edges=_CALIBRATED, seed=seed) for name, circuit in circuits.items()}

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.devices import fetched, on_device, rows_of, widest_float
 from gatewise.engine.patching.node_patching import NodePatching
 from gatewise.engine.runs.activations import bases
 from gatewise.engine.setting import SIDES, Batch, Setting, SideName
@@ -116,7 +117,8 @@ def _on_prompt(on: NodePatching, pair: Pairs, senders: Sequence[int], total: Ten
     """Effects by position [node, window] and everything else, of one pair."""
     start = on.layout.start
     gradients = torch.stack([on.gradient(sender)[0] for sender in senders])
-    effects = ((gradients * on.delta[senders, 0]).sum(dim=-1, dtype=torch.float64) / total).cpu()
+    written = on.delta[rows_of(senders, on.delta.device), 0]
+    effects = ((gradients * written).sum(dim=-1, dtype=widest_float(written.device)) / total).cpu().double()
     patterns = _patterns(on, {on.graph.sublayer_of_sender[sender] for sender in senders})
     direct = {side: _direct(on, pair, senders, side) for side in SIDES}
     behaviours = []
@@ -139,11 +141,12 @@ def _patterns(on: NodePatching, sublayers: set[int]) -> dict[int, dict[SideName,
         if not isinstance(sublayer, Attention):
             continue
         prefix = on.runs.prefix[index - 1]
-        patterns[index] = {}
+        by_side = []
         for side in SIDES:
             into_q, into_k, _ = sublayer.ports(on.port_inputs(index, side))
             q, k = sublayer.project("q", into_q, on.layout), sublayer.project("k", into_k, on.layout)
-            patterns[index][side] = sublayer.pattern(q, sublayer.per_head(k), on.layout, prefix)[:, 0].cpu()
+            by_side.append(sublayer.pattern(q, sublayer.per_head(k), on.layout, prefix)[:, 0])
+        patterns[index] = dict(zip(SIDES, fetched(by_side), strict=True))
     return patterns
 
 
@@ -169,25 +172,24 @@ def _direct(on: NodePatching, pair: Pairs, senders: Sequence[int], side: SideNam
     """What nodes write at the answer position of one side, as logits above the mean of the vocabulary."""
     model, norm = on.model, on.model.final_norm
     run = on.runs.clean if side == "clean" else on.runs.corrupted
-    written = run.outputs[senders, 0, -1]
+    written = run.outputs[rows_of(senders, model.device), 0, -1]
     if isinstance(norm, Norm):
         written = norm.share(written, norm.standardise(bases(model, run.outputs)[-1][0, -1])[1])
-    correct, incorrect = (answers[answers >= 0].to(model.device) for answers in (pair.correct[0], pair.incorrect[0]))
+    answers = [on_device(tokens[tokens >= 0], model.device) for tokens in (pair.correct[0], pair.incorrect[0])]
+    shown = min(_TOKENS, model.vocabulary_size)
     effects = []
     for part in written.split(max(1, _LOGITS // model.vocabulary_size)):  # few nodes at a time: vocabularies are large
-        for logits in F.linear(part, model.head):
-            logits = logits - logits.mean()
+        logits = F.linear(part, model.head)
+        logits = logits - logits.mean(dim=-1, keepdim=True)
+        on_answers = [logits[:, tokens].mean(dim=-1) for tokens in answers]
+        extremes = [*logits.topk(shown), *logits.topk(shown, largest=False)]
+        for correct, incorrect, *promoted_and_suppressed in zip(*fetched([*on_answers, *extremes]), strict=True):
+            promoted, suppressed = promoted_and_suppressed[:2], promoted_and_suppressed[2:]
             effects.append(
-                DirectEffect(
-                    correct=float(logits[correct].mean()),
-                    incorrect=float(logits[incorrect].mean()),
-                    promoted=_extreme(model, logits, largest=True),
-                    suppressed=_extreme(model, logits, largest=False),
-                )
+                DirectEffect(float(correct), float(incorrect), _texts(model, *promoted), _texts(model, *suppressed))
             )
     return effects
 
 
-def _extreme(model: Model, logits: Tensor, *, largest: bool) -> Tokens:
-    values, tokens = logits.topk(min(_TOKENS, model.vocabulary_size), largest=largest)
+def _texts(model: Model, values: Tensor, tokens: Tensor) -> Tokens:
     return tuple(zip(token_texts(model, tokens), values.tolist(), strict=True))

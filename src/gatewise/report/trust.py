@@ -27,7 +27,7 @@ from gatewise.tasks.pairs import Pairs
 class Calibration:
     """Estimated scores against exact effects on the logit difference, for edges of the circuit drawn by the seed."""
 
-    exact: Mapping[int, float]  # edge index -> change of the logit difference, with the sign of the scores
+    exact: Mapping[int, float]  # edge index -> what it adds to the logit difference
     rank_correlation: float
 
 
@@ -99,7 +99,5 @@ def calibrate(setting: Setting, circuit: Circuit, direction: Direction, *, edges
     generator = torch.Generator().manual_seed(seed)
     drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
     effects = exact_effects(setting.model, setting, drawn.tolist(), direction)
-    # Scores are of clean exchanged for corrupted, and denoising does the opposite.
-    exact = effects.logit_diff if direction == "ns" else -effects.logit_diff
-    correlation = rank_correlation(circuit.scores[drawn].double(), exact)
-    return Calibration(dict(zip(drawn.tolist(), exact.tolist(), strict=True)), correlation)
+    correlation = rank_correlation(circuit.scores[drawn].double(), effects.logit_diff)
+    return Calibration(dict(zip(drawn.tolist(), effects.logit_diff.tolist(), strict=True)), correlation)

@@ -14,12 +14,16 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
+from gatewise.archive import DamagedError
 from gatewise.errors import GatewiseError
-from gatewise.files import is_abandoned, replace_file
+from gatewise.files import UnfitFileError, is_abandoned, read_regular, replace_file
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)(?:://(?P<rest>.*)|::.*://.*)", re.DOTALL)
 _NAME = re.compile(r"(?P<start>[0-9a-f]{2})/(?P=start)[0-9a-f]{30}\.(safetensors|checkpoint)")
-_MARK, _MARKED = ".gatewise-store", b"A run store of gatewise, format 2.\n"
+_FORMAT = 2
+_MARK, _MARKED = ".gatewise-store", f"A run store of gatewise, format {_FORMAT}.\n".encode()
+_ANY_MARK = re.compile(rb"A run store of gatewise, format (\d{1,9})\.\s*")
+_PASSWORD = re.compile(r"(?P<before>://[^/@:]*):(?P<password>.*)@", re.DOTALL)  # up to the last @: it may hold / and @
 _EXAMPLES = "s3://bucket/runs, gs://bucket/runs or sftp://host/data/runs"
 
 
@@ -39,7 +43,9 @@ class Backend:
 
     def __init__(self, url: str) -> None:
         given = _URL.fullmatch(url)
-        self.shown = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)  # without passwords
+        self.shown = _PASSWORD.sub(r"\g<before>:***@", url)
+        password = _PASSWORD.search(url)
+        self._secret = "" if password is None else password["password"]
         if given is None or given["rest"] is None:
             raise GatewiseError(
                 f"the store {self.shown!r} is not a plain URL such as {_EXAMPLES}; in chained ones, caches would hide "
@@ -66,7 +72,11 @@ class Backend:
             return system, str(path)
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content; None if there is no such file."""
+        """Return a file's content; None if there is no such file.
+
+        Raises:
+            DamagedError: It is no regular file, or larger than any that gatewise writes.
+        """
         with self._explained("read"):
             try:
                 return bytes(self._system.cat_file(self._at(name)))
@@ -103,15 +113,26 @@ class Backend:
         return []
 
     def check_format(self) -> None:
-        """Raise an error if an earlier version of gatewise has written here, and this one cannot read it."""
-        if self.read(_MARK) != _MARKED and self._is_old():
+        """Raise an error if another version of gatewise has written here, and this one cannot read it."""
+        try:
+            mark = self.read(_MARK)
+        except DamagedError as damage:
+            raise GatewiseError(f"{self.shown}/{_MARK} is no mark of a store: {damage}. Remove it.") from damage
+        written = None if mark is None else _ANY_MARK.fullmatch(mark)
+        if written is not None and int(written[1]) > _FORMAT:
+            raise GatewiseError(
+                f"the store {self.shown} is of format {int(written[1])}, of a newer version of gatewise; this one "
+                f"knows format {_FORMAT} and leaves it as it is. Use the newer version, or give another place."
+            )
+        if mark != _MARKED and self._is_old():
             raise GatewiseError(
                 f"the store {self.shown} was written by an earlier version of gatewise, in a format that this one does "
                 f"not read; give another place, or remove it and let its results be computed again."
             )
 
     def check_writable(self) -> None:
-        """Raise an error if nothing can be stored here."""
+        """Raise an error if nothing can be stored here, or only another version of gatewise may."""
+        self.check_format()
         self.write(_MARK, _MARKED)
 
     def _is_old(self) -> bool:
@@ -150,13 +171,18 @@ class Backend:
         """Turn any error into ours; each file system has its own for credentials, connections, permissions, buckets."""
         try:
             yield
+        except (DamagedError, GatewiseError):
+            raise
         except Exception as error:
-            lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
+            lines = self._without_password(str(getattr(error, "strerror", None) or error)).strip().splitlines()
             reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
             raise GatewiseError(
                 f"cannot {action} the store {self.shown} ({reason}). What was stored before is untouched. "
                 f"{self._way_out}"
             ) from error
+
+    def _without_password(self, text: str) -> str:
+        return text.replace(self._secret, "***") if self._secret else text
 
 
 class Folder(Backend):
@@ -165,21 +191,44 @@ class Folder(Backend):
     _way_out = "Free some space, or give another folder that you may read and write."
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.protocol = folder, "file"
+        self.folder, self.protocol, self._secret = folder, "file", ""
         self.shown, self.location = str(folder), str(folder.absolute())
         self._system, self._path = LocalFileSystem(), self.location
+
+    def read(self, name: str) -> bytes | None:
+        with self._explained("read"):
+            try:
+                return read_regular(self._inside(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except UnfitFileError as error:
+                raise DamagedError(error.strerror) from error
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file under a temporary name, flush it to disk and rename it."""
         with self._explained("write to"):
-            replace_file(self.folder / name, content)
+            replace_file(self._inside(name), content)
+
+    def remove(self, name: str) -> None:
+        with self._explained("remove from"):
+            self._inside(name).unlink(missing_ok=True)
+
+    def _inside(self, name: str) -> Path:
+        """The path of a file, whose folder within the store is no link to somewhere else."""
+        path = self.folder / name
+        if path.parent != self.folder and path.parent.is_symlink():
+            raise GatewiseError(
+                f"{path.parent} of the store is a link to {os.readlink(path.parent)}; results are read and written in "
+                f"the store itself. Put the folder there, or give another store."
+            )
+        return path
 
     def files(self) -> Iterator[File]:
         for path in self._listed("[0-9a-f][0-9a-f]/*"):
             name = f"{path.parent.name}/{path.name}"
             if _NAME.fullmatch(name):
                 with suppress(FileNotFoundError):  # gone since it was listed
-                    about = path.stat()
+                    about = self._inside(name).lstat()
                     yield File(name, about.st_size, about.st_mtime)
 
     def exists(self) -> bool:
@@ -203,6 +252,10 @@ class Folder(Backend):
 def open_backend(address: str | os.PathLike[str]) -> Backend:
     """Open a folder for a path or a `file://` URL, which are two names of the same; else what the URL leads to."""
     text = os.fspath(address)
+    if not text.strip():
+        raise GatewiseError(
+            f"the store is {text!r}, which names no folder; give a folder, or a URL such as {_EXAMPLES}."
+        )
     url = _URL.fullmatch(text)
     if url is not None and url["rest"] is not None and url["protocol"] in ("file", "local"):
         return Folder(Path(LocalFileSystem._strip_protocol(text)))

@@ -19,7 +19,7 @@ from torch import Tensor
 from gatewise.archive import DamagedError, pack
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store.backends import Backend
-from gatewise.store.format import SCHEMA, checkpoint_name, decode, encode, key_of, parse
+from gatewise.store.format import SCHEMA, NewerSchemaError, checkpoint_name, decode, encode, key_of, parse
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +47,15 @@ class Checkpoint:
         Returns:
             The state; None if there is none that can be trusted.
         """
-        content = None if self._backend is None else self._backend.read(self._name)
-        if self._backend is None or content is None:
+        if self._backend is None:
             return None
+        where = f"{self._backend.shown}/{self._name}"
         try:
-            return self._unpacked(content)
+            content = self._backend.read(self._name)
+            return None if content is None else self._unpacked(content)
+        except NewerSchemaError as error:
+            raise GatewiseError(f"the checkpoint {where} is not ours to replace: {error}.") from error
         except DamagedError as damage:
-            where = f"{self._backend.shown}/{self._name}"
             message = f"the checkpoint {where} is not used: {damage}. The search begins anew."
             warnings.warn(message, GatewiseWarning, stacklevel=3)
             return None

@@ -50,9 +50,24 @@ def _head(key: str, kind: str, record: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema": SCHEMA, "key": key, "kind": kind, "record": as_plain(record)}
 
 
+class NewerSchemaError(GatewiseError):
+    """A file of a newer version of gatewise, which is left as it is."""
+
+
+def check_schema(plain: Mapping[str, Any]) -> None:
+    """Refuse what a newer version of gatewise has written: it is neither read nor replaced nor removed."""
+    schema = plain.get("schema")
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+        raise NewerSchemaError(
+            f"it is of schema {schema}, of a newer version of gatewise; this one knows schema {SCHEMA}. Use the newer "
+            f"version, or give another store"
+        )
+
+
 def parse(content: bytes, key: str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return what a file holds, if it is the one of this key and kind. Raises DamagedError."""
+    """Return what a file holds, if it is the one of this key and kind. Raises DamagedError, NewerSchemaError."""
     plain, arrays = unpack(content)
+    check_schema(plain)
     written = tuple(plain.get(name) for name in ("schema", "key", "kind"))
     if written != (SCHEMA, key, kind):
         raise DamagedError(f"it is the {written[2]} {written[1]} of schema {written[0]}")

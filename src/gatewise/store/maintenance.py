@@ -12,10 +12,11 @@ from gatewise.archive import DamagedError, unpack
 from gatewise.errors import GatewiseError
 from gatewise.progress import progress_bar
 from gatewise.store.backends import File
-from gatewise.store.format import SCHEMA, circuits_in, parse, value_in
+from gatewise.store.format import SCHEMA, NewerSchemaError, check_schema, circuits_in, parse, value_in
 from gatewise.store.results import Store
 
-EntryKind = Literal["circuits", "json", "checkpoint", "outdated", "damaged", "temporary"]
+EntryKind = Literal["circuits", "json", "checkpoint", "outdated", "newer", "damaged", "temporary"]
+_UNSOUND = ("damaged", "outdated")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ class Entry:
             cell = record["cell"]
             named = f"{cell.get('method')} {cell.get('direction')}"
             where = f"{cell.get('task')} in {cell.get('model')}, seed {cell.get('seed')}"
-            return f"{record.get('what')}: {named}, {_size(cell.get('sizes'), cell.get('threshold'))}: {where}"
+            size = _size(cell.get("sizes"), cell.get("threshold"))
+            if cell.get("faithfulness") is not None:
+                size = f"faithfulness {cell['faithfulness']}"
+            return f"{record.get('what')}: {named}, {size}: {where}"
         if "what" in record:
             return str(record["what"])
         return json.dumps(record)[:200] if record else ""
@@ -64,6 +68,8 @@ class Entry:
 
 
 def _size(sizes: Any, threshold: Any) -> str:
+    if not sizes and threshold is None:  # a ranking, which serves all sizes
+        return "all edges"
     return f"{_listed(sizes)} edges" if sizes else f"threshold {threshold}"
 
 
@@ -79,9 +85,8 @@ def list_entries(store: Store) -> list[Entry]:
     store.backend.check_format()
     with progress_bar("reading the store", len(files)) as bar:
         for file in files:
-            content = store.backend.read(file.name)
-            if content is not None:  # else it is gone since it was listed
-                entries.append(_entry(f"{store.shown}/{file.name}", file, content))
+            entry = _read_entry(store, file)
+            entries += [] if entry is None else [entry]  # else it is gone since it was listed
             bar.advance()
     return sorted(entries, key=lambda entry: (entry.modified, entry.key))
 
@@ -97,8 +102,8 @@ def find_entry(store: Store, start: str) -> Entry:
 
 
 def garbage(store: Store, *, checkpoints: bool = False) -> list[Entry]:
-    """List what nobody needs: temporary files of processes that have ended, what is damaged, results of other schemas,
-    checkpoints whose result is there; if asked for, all checkpoints."""
+    """List what nobody needs: temporary files of processes that have ended, what is damaged, results of older schemas,
+    checkpoints whose result is there; if asked for, all checkpoints. What a newer version has written is not ours."""
     entries = list_entries(store)
     results = {entry.key for entry in entries if entry.kind in ("circuits", "json")}
     unneeded = []
@@ -106,23 +111,46 @@ def garbage(store: Store, *, checkpoints: bool = False) -> list[Entry]:
         about = path.stat()
         unneeded.append(Entry("", "temporary", str(path), about.st_size, about.st_mtime))
     for entry in entries:
-        if entry.problem or (entry.kind == "checkpoint" and (checkpoints or entry.key in results)):
+        if entry.kind in _UNSOUND or (entry.kind == "checkpoint" and (checkpoints or entry.key in results)):
             unneeded.append(entry)
     return unneeded
 
 
 def collect(store: Store, *, checkpoints: bool = False) -> list[Entry]:
     """Remove the garbage, and return what it was."""
-    unneeded = garbage(store, checkpoints=checkpoints)
-    for entry in unneeded:
+    removed = []
+    for entry in garbage(store, checkpoints=checkpoints):
         try:
             if entry.kind == "temporary":
                 Path(entry.path).unlink(missing_ok=True)
+            elif _is_still(entry, store):
+                store.backend.remove(_name_of(entry, store))
             else:
-                store.backend.remove(entry.path.removeprefix(f"{store.shown}/"))
+                continue
         except OSError as error:
             raise GatewiseError(f"cannot remove {entry.path}: {error.strerror}. May you write there?") from error
-    return unneeded
+        removed.append(entry)
+    return removed
+
+
+def _is_still(entry: Entry, store: Store) -> bool:
+    """Whether the file is what it was when it was listed: another process may have put a sound result in its place."""
+    now = _read_entry(store, File(_name_of(entry, store), entry.bytes, entry.modified))
+    return now is not None and (now.kind, now.problem) == (entry.kind, entry.problem)
+
+
+def _name_of(entry: Entry, store: Store) -> str:
+    return entry.path.removeprefix(f"{store.shown}/")
+
+
+def _read_entry(store: Store, file: File) -> Entry | None:
+    """An entry as it is now; None if there is no such file."""
+    path, key = f"{store.shown}/{file.name}", file.name.rpartition("/")[2].partition(".")[0]
+    try:
+        content = store.backend.read(file.name)
+    except DamagedError as damage:
+        return Entry(key, "damaged", path, file.bytes, file.modified, problem=str(damage))
+    return None if content is None else _entry(path, file, content)
 
 
 def _entry(path: str, file: File, content: bytes) -> Entry:
@@ -132,6 +160,7 @@ def _entry(path: str, file: File, content: bytes) -> Entry:
     problem = ""
     try:
         plain, _ = unpack(content)
+        check_schema(plain)
         if plain.get("schema") != SCHEMA:
             kind, problem = "outdated", f"it is of schema {plain.get('schema')}, not {SCHEMA}, and is never read"
         elif ending == "checkpoint":
@@ -142,6 +171,8 @@ def _entry(path: str, file: File, content: bytes) -> Entry:
         else:
             kind = "circuits"
             circuits_in(content, key)
+    except NewerSchemaError as newer:
+        kind, problem = "newer", str(newer)
     except DamagedError as damage:
         kind, problem = "damaged", str(damage)
     return Entry(key, kind, path, file.bytes, file.modified, {} if problem else plain, problem)

@@ -20,7 +20,17 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.store.backends import open_backend
 from gatewise.store.checkpoints import Checkpoint
-from gatewise.store.format import SCHEMA, circuits_in, encode, entry_name, key_of, pack_result, pack_value, value_in
+from gatewise.store.format import (
+    SCHEMA,
+    NewerSchemaError,
+    circuits_in,
+    encode,
+    entry_name,
+    key_of,
+    pack_result,
+    pack_value,
+    value_in,
+)
 from gatewise.store.plain_data import from_plain, to_plain
 
 _NOTHING = object()
@@ -93,13 +103,15 @@ class Store:
         Returns:
             What the codec gives back.
         """
-        content = self.backend.read(entry_name(key))
-        if content is None:
-            return default
+        path = f"{self.shown}/{entry_name(key)}"
         try:
+            content = self.backend.read(entry_name(key))
+            if content is None:
+                return default
             value = codec.unpack(content, key)
+        except NewerSchemaError as error:
+            raise GatewiseError(f"the stored result {path} is not ours to replace: {error}.") from error
         except DamagedError as damage:
-            path = f"{self.shown}/{entry_name(key)}"
             message = f"the stored result {path} is damaged: {damage}. It is computed again and replaced."
             warnings.warn(message, GatewiseWarning, stacklevel=4)
             return default

@@ -6,5 +6,16 @@ process, in several processes of one machine, or on a Ray cluster, with the same
 
 from gatewise.sweep.grid import Cell, Grid, read_grid
 from gatewise.sweep.running import SweepForecast, SweepReport, run_sweep
+from gatewise.sweep.size_comparison import SizeSummary, compare_sizes, draw_sizes
 
-__all__ = ["Cell", "Grid", "SweepForecast", "SweepReport", "read_grid", "run_sweep"]
+__all__ = [
+    "Cell",
+    "Grid",
+    "SizeSummary",
+    "SweepForecast",
+    "SweepReport",
+    "compare_sizes",
+    "draw_sizes",
+    "read_grid",
+    "run_sweep",
+]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gatewise.compute import Compute
+from gatewise.devices import assigned
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import evaluate
+from gatewise.evaluation.evaluations import VERSION
 from gatewise.methods import discover_all
 from gatewise.methods.base import Problem
 from gatewise.methods.provenance import ingredients
+from gatewise.methods.smallest import rank_directions
 from gatewise.models import load_model
 from gatewise.store import Store
 from gatewise.sweep.grid import Cell
@@ -20,6 +24,8 @@ from gatewise.tasks import task as make_task
 from gatewise.workers import threads
 
 if TYPE_CHECKING:
+    from gatewise.circuits.circuit import Circuit
+    from gatewise.methods.base import SearchDirection
     from gatewise.models.model import Model
     from gatewise.tasks import Task
 
@@ -30,12 +36,15 @@ def cell_ingredients(cell: Cell) -> dict[str, Any]:
         model, task = loaded(cell.model, cell.device, cell.dtype), _task(cell)
         setting = Setting(model, task.train, seed=cell.seed, memory=cell.memory)
         sizes = {cell.direction: cell.sizes} if cell.sizes else {}
+        if cell.faithfulness is not None:
+            sizes = {cell.direction: (cell.most_edges or model.graph.n_edges,)}
         problem = Problem(setting, (cell.direction,), sizes, cell.threshold, seed=cell.seed)
         return {
             "what": "cell of a sweep",
             "cell": {name: value for name, value in asdict(cell).items() if name != "together"},
             "search": ingredients(problem, cell.bound_method),
             "test": task.test.fingerprint,
+            "evaluation": VERSION,
         }
 
 
@@ -55,21 +64,45 @@ def _compute(cell: Cell, store: Store) -> dict[str, Any]:
         begun = time.perf_counter()
         compute = Compute(memory=cell.memory, store=store)
         # One search finds the circuits of all directions that share work; the other cells recall theirs.
-        circuits = discover_all(
-            model,
-            task.train,
-            cell.bound_method,
-            cell.together or (cell.direction,),
-            sizes=cell.sizes or None,
-            threshold=cell.threshold,
-            seed=cell.seed,
-            compute=compute,
-        )[cell.direction]
+        directions = cell.together or (cell.direction,)
+        if cell.faithfulness is not None:
+            circuits, chosen = _smallest(cell, directions, model, task, compute)
+        else:
+            chosen = {}
+            circuits = discover_all(
+                model,
+                task.train,
+                cell.bound_method,
+                directions,
+                sizes=cell.sizes or None,
+                threshold=cell.threshold,
+                seed=cell.seed,
+                compute=compute,
+            )[cell.direction]
         evaluations = evaluate(
             model, task.test, list(circuits), random_circuits=cell.random_circuits, seed=cell.seed, compute=compute
         )
         seconds = time.perf_counter() - begun
-    return {"rows": [evaluation.row() for evaluation in evaluations], "seconds": seconds}
+    return {"rows": [chosen | evaluation.row() for evaluation in evaluations], "seconds": seconds}
+
+
+def _smallest(
+    cell: Cell, directions: Sequence[SearchDirection], model: Model, task: Task, compute: Compute
+) -> tuple[tuple[Circuit, ...], dict[str, Any]]:
+    """Return the smallest circuit that is as faithful as the cell asks for, or the nearest, and what is known of it."""
+    assert cell.faithfulness is not None
+    search = rank_directions(
+        model, task.train, cell.bound_method, directions, edges=cell.most_edges, seed=cell.seed, compute=compute
+    )
+    choice = search.smallest(cell.direction, cell.faithfulness)
+    chosen = {
+        "reached": choice.edges is not None,
+        "most_edges": choice.most_edges,
+        "validation_pairs": choice.validation_pairs,
+        "validated_share": choice.chosen.share,
+        "validated_low": choice.chosen.low,
+    }
+    return (choice.of_size(choice.chosen.edges),), chosen
 
 
 def forget() -> None:
@@ -80,12 +113,16 @@ def forget() -> None:
 
 @lru_cache(maxsize=1)
 def loaded(name: str, device: str | None, dtype: str | None) -> Model:
-    """Load a model. That of the last cell is kept, no other: they can be large."""
-    return load_model(name, device=device, dtype=dtype)
+    """Load a model, in a worker on its own device. That of the last cell is kept, no other: they can be large."""
+    return load_model(name, device=None if device is None else assigned(device), dtype=dtype)
 
 
 def _task(cell: Cell) -> Task:
-    return _made_task(replace(cell, method="", direction="ns", sizes=(), threshold=None, parameters=()))
+    return _made_task(
+        replace(
+            cell, method="", direction="ns", sizes=(), threshold=None, parameters=(), faithfulness=None, most_edges=None
+        )
+    )
 
 
 @lru_cache(maxsize=8)

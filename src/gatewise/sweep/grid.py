@@ -12,8 +12,10 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from gatewise.errors import GatewiseError
+from gatewise.files import read_regular, shown
 from gatewise.methods.base import SEARCH_DIRECTIONS, Method, SearchDirection
 from gatewise.methods.registry import find_method
+from gatewise.methods.smallest import check_faithfulness, check_ranks_once
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,10 +56,12 @@ class Cell(_Common):
     task: str
     method: str
     direction: SearchDirection
-    sizes: tuple[int, ...]  # found together; empty with a threshold
+    sizes: tuple[int, ...]  # found together; empty with a threshold or a faithfulness
     threshold: float | None
     seed: int
     parameters: tuple[tuple[str, Any], ...] = ()  # of the method, where they differ from its defaults
+    faithfulness: float | None = None  # the smallest circuit that keeps this share of the KL
+    most_edges: int | None = None  # that it may have
     together: tuple[SearchDirection, ...] = field(
         default=(), compare=False
     )  # directions whose circuits one search finds
@@ -68,7 +72,10 @@ class Cell(_Common):
         return find_method(self.method).with_parameters(dict(self.parameters))
 
     def __str__(self) -> str:
-        goal = f"threshold {self.threshold:g}" if self.threshold is not None else f"{_and(self.sizes)} edges"
+        if self.faithfulness is not None:
+            goal = f"faithfulness {self.faithfulness:g}"
+        else:
+            goal = f"threshold {self.threshold:g}" if self.threshold is not None else f"{_and(self.sizes)} edges"
         parameters = "".join(f" {name}={value}" for name, value in self.parameters)
         return f"{self.model} {self.task} {self.method} {self.direction} {goal} seed {self.seed}{parameters}"
 
@@ -83,11 +90,13 @@ class Grid(_Common):
     directions: tuple[SearchDirection, ...] = ("ns",)
     sizes: tuple[tuple[int, ...], ...] = ()
     thresholds: tuple[float, ...] = ()
+    faithfulness: tuple[float, ...] = ()
+    most_edges: int | None = None  # of circuits by faithfulness
     seeds: tuple[int, ...] = (0,)
 
     def __len__(self) -> int:
         variants = sum(math.prod(len(values) for values in axes.values()) for axes in self.methods.values())
-        goals = len(self.sizes) + len(self.thresholds)
+        goals = len(self.sizes) + len(self.thresholds) + len(self.faithfulness)
         return len(self.models) * len(self.tasks) * variants * len(self.directions) * goals * len(self.seeds)
 
     def cells(self) -> list[Cell]:
@@ -98,8 +107,9 @@ class Grid(_Common):
         """
         if len(self) > MOST_CELLS:
             raise GatewiseError(f"the grid has {len(self):,} cells; expected at most {MOST_CELLS:,}. Split it.")
-        goals: list[tuple[tuple[int, ...], float | None]] = [(sizes, None) for sizes in self.sizes]
-        goals += [((), threshold) for threshold in self.thresholds]
+        goals: list[tuple[tuple[int, ...], float | None, float | None]] = [(sizes, None, None) for sizes in self.sizes]
+        goals += [((), threshold, None) for threshold in self.thresholds]
+        goals += [((), None, share) for share in self.faithfulness]
         common = {name: getattr(self, name) for name in _COMMON}
         together = {name: self.directions if find_method(name).together else () for name in self.methods}
         variants = [  # methods with each combination of their parameters' values
@@ -108,19 +118,20 @@ class Grid(_Common):
             for values in product(*axes.values())
         ]
         return [
-            Cell(model, task, method, direction, sizes, threshold, seed, parameters,
-                 **common, together=together[method])
+            Cell(model, task, method, direction, sizes, threshold, seed, parameters, faithfulness,
+                 None if faithfulness is None else self.most_edges, **common, together=together[method])
             for model, task, seed in product(self.models, self.tasks, self.seeds)
             for method, parameters in variants
-            for direction, (sizes, threshold) in product(self.directions, goals)
+            for direction, (sizes, threshold, faithfulness) in product(self.directions, goals)
         ]  # fmt: skip
 
 
-def read_grid(path: str | Path) -> Grid:
+def read_grid(path: str | Path, *, trust_code: bool = False) -> Grid:
     """Read a grid from a TOML file.
 
     Args:
         path: The file, whose keys are the fields of `Grid`.
+        trust_code: Whether methods that it names as `module:Name` may be imported, which runs their code.
 
     Returns:
         The grid.
@@ -130,20 +141,30 @@ def read_grid(path: str | Path) -> Grid:
     """
     path = Path(path)
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
+        content = read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise GatewiseError(f"cannot read {path}: {error.strerror}. Give the TOML file of a grid.") from error
-    if len(content) > _MOST_BYTES:
-        raise GatewiseError(f"{path} is larger than {_MOST_BYTES:,} bytes; a grid is a short TOML file.")
     try:
         table = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or a number of too many digits
         raise GatewiseError(f"{path} is not valid TOML ({error}).") from error
     try:
+        if not trust_code:
+            _refuse_code(table)
         return grid_from(table)
     except GatewiseError as error:
         raise GatewiseError(f"{path}: {error}") from error
+
+
+def _refuse_code(table: Mapping[str, Any]) -> None:
+    """Refuse methods that are code of somebody's: a file is read as data."""
+    methods = table.get("methods")
+    for name in methods if isinstance(methods, (dict, list)) else [methods]:
+        if isinstance(name, str) and ":" in name:
+            raise GatewiseError(
+                f"it names the method {shown(name)}, which is code that would run. If you trust it, read the grid with "
+                f"--trust-code, or read_grid(..., trust_code=True)."
+            )
 
 
 def grid_from(table: Mapping[str, Any]) -> Grid:
@@ -152,26 +173,47 @@ def grid_from(table: Mapping[str, Any]) -> Grid:
     models = _list(left.pop("models", None), "models", (str,))
     tasks = _list(left.pop("tasks", None), "tasks", (str,))
     methods = _methods(left.pop("methods", None))
-    axes: dict[str, tuple[type, ...]] = {"directions": (str,), "seeds": (int,), "thresholds": (int, float)}
+    axes: dict[str, tuple[type, ...]] = {
+        "directions": (str,),
+        "seeds": (int,),
+        "thresholds": (int, float),
+        "faithfulness": (int, float),
+    }
     fields: dict[str, Any] = {name: _list(left.pop(name), name, axes[name]) for name in axes if name in left}
     if "thresholds" in fields:
         fields["thresholds"] = tuple(map(float, fields["thresholds"]))
     if "sizes" in left:
         fields["sizes"] = _sizes(left.pop("sizes"))
+    if "most_edges" in left:
+        fields["most_edges"] = _value(left.pop("most_edges"), "most_edges", (int,))
     fields |= {name: _value(left.pop(name), name, _COMMON[name]) for name in _COMMON if name in left}
     if left:
-        known = "models, tasks, methods, directions, sizes, thresholds, seeds, " + ", ".join(_COMMON)
+        known = "models, tasks, methods, directions, sizes, thresholds, faithfulness, most_edges, seeds, "
+        known += ", ".join(_COMMON)
         raise GatewiseError(f"a grid has no {next(iter(left))!r}; it has {known}.")
     grid = Grid(models, tasks, methods, **fields)
     for direction in grid.directions:
         if direction not in SEARCH_DIRECTIONS:
             raise GatewiseError(f"directions: expected 'ns', 'dn' or 'ns+dn', got {direction!r}.")
-    if not (grid.sizes or grid.thresholds):
-        raise GatewiseError("the grid has neither sizes (numbers of edges) nor thresholds; give at least one of them.")
+    if not (grid.sizes or grid.thresholds or grid.faithfulness):
+        raise GatewiseError(
+            "the grid has neither sizes (numbers of edges) nor thresholds nor faithfulness; give at least one of them."
+        )
+    _check_faithfulness(grid)
     for name, least in (("examples", 1), ("test_examples", 1), ("threads", 1), ("random_circuits", 0)):
         if getattr(grid, name) < least:
             raise GatewiseError(f"{name} is {getattr(grid, name)}; expected at least {least}.")
     return grid
+
+
+def _check_faithfulness(grid: Grid) -> None:
+    """Refuse shares that are none, and methods that cannot be asked for them."""
+    if grid.most_edges is not None and (grid.most_edges < 1 or not grid.faithfulness):
+        raise GatewiseError(f"most_edges is {grid.most_edges}; it is at least 1, and goes with faithfulness.")
+    for share in grid.faithfulness:
+        check_faithfulness(share)
+    for name in grid.methods if grid.faithfulness else ():
+        check_ranks_once(find_method(name))
 
 
 def _methods(value: Any) -> dict[str, dict[str, tuple[Any, ...]]]:

@@ -21,6 +21,7 @@ from gatewise.sweep.sweep_table import TableRow, rows_of, write_csv, write_parqu
 from gatewise.workers import check_workers, run_jobs
 
 TABLE, PARQUET, FAILURES = "table.csv", "table.parquet", "failures.json"
+_SCANNED = 20  # sizes that are run to choose one by faithfulness, about
 _PLANNED = ("examples", "device", "dtype", "bos", "first_token", "memory")  # choices of a cell that a plan depends on
 
 
@@ -130,7 +131,15 @@ def run_sweep(
         forget()  # the model that was needed to look cells up: workers load their own
     threads = max((cell.threads for cell in missing), default=1)
     ended = run_jobs(
-        missing, run_cell, store.location, retries=retries, workers=workers, ray=resources.ray, threads=threads
+        missing,
+        run_cell,
+        store.location,
+        retries=retries,
+        workers=workers,
+        ray=resources.ray,
+        threads=threads,
+        device=_kind_of_device(missing),
+        gpus=resources.gpus,
     )
     with progress_bar("sweep", len(missing)) as bar:
         for end in ended:
@@ -146,6 +155,14 @@ def run_sweep(
     rows = tuple(row for cell in cells if cell in measured for row in rows_of(cell, measured[cell]))
     files = _write(out, rows, failures)
     return SweepReport(expected, failures, rows, time.perf_counter() - begun, files)
+
+
+def _kind_of_device(cells: Sequence[Cell]) -> str:
+    """Return the kind of device that workers need: that of the cells which compute on none of the CPU."""
+    kinds = {(cell.device or "cpu").partition(":")[0] for cell in cells} - {"cpu"}
+    if len(kinds) > 1:
+        raise GatewiseError(f"cells compute on {', '.join(sorted(kinds))}; make one sweep for each kind of device.")
+    return kinds.pop() if kinds else "cpu"
 
 
 def _all_ingredients(cells: Sequence[Cell]) -> tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]:
@@ -208,7 +225,7 @@ def _kinds(cell: Cell) -> tuple[tuple[str, ...], ...]:
 
 def _seconds(cell: Cell, plan: Forecast) -> float:
     """Add the search, and running its circuits, their complements and random ones on the held-out pairs."""
-    sizes = max(1, len(cell.sizes))
+    sizes = _SCANNED if cell.faithfulness is not None else max(1, len(cell.sizes))
     runs = 2 * (2 + sizes * (1 + cell.random_circuits))
     return plan.seconds + runs * plan.seconds / plan.f * cell.test_examples / cell.examples
 
@@ -216,7 +233,8 @@ def _seconds(cell: Cell, plan: Forecast) -> float:
 def _planned(cell: Cell) -> Cell:
     """Return a cell that stands for all whose searches have the same plan."""
     largest = (max(cell.sizes),) if cell.sizes else ()
-    return replace(cell, sizes=largest, threshold=None, seed=0, test_examples=1, random_circuits=0, threads=1)
+    searched = replace(cell, sizes=largest, threshold=None, faithfulness=None, most_edges=None)
+    return replace(searched, seed=0, test_examples=1, random_circuits=0, threads=1)
 
 
 def _plans(missing: Sequence[Cell]) -> dict[Cell, Forecast | None]:

@@ -20,8 +20,11 @@ def rows_of(cell: Cell, measured: Mapping[str, Any]) -> list[TableRow]:
     search = {name: getattr(cell, name) for name in ("model", "task", "method", "direction", "seed")}
     conditions = {name: getattr(cell, name) for name in _CONDITIONS}
     parameters = {f"set_{name}": value for name, value in cell.parameters}
+    goal: dict[str, Any] = {"threshold": cell.threshold}
+    if cell.faithfulness is not None:
+        goal["faithfulness"] = cell.faithfulness
     return [
-        {**search, "size": size, "threshold": cell.threshold, **parameters, **row, **conditions}
+        {**search, "size": size, **goal, **parameters, **row, **conditions}
         for size, row in zip(cell.sizes or (None,), measured["rows"], strict=True)
     ]
 

@@ -20,6 +20,7 @@ class Example:
     correct: tuple[str, ...]
     incorrect: tuple[str, ...]
     template: str = ""  # the sentence it was made from, if there are several
+    split: str = ""  # `train` or `test` if its row says for which it is
 
 
 @dataclass(frozen=True)

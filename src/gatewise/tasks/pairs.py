@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 4  # examples in a notebook
 _NO_TOKEN = -1  # fills up ragged answer lists
+_Text = TypeVar("_Text")
+_TENSORS = ("clean", "corrupted", "lengths", "correct", "incorrect")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,28 +167,34 @@ class Pairs:
     @overload
     def __getitem__(self, rows: int) -> Example: ...
     @overload
-    def __getitem__(self, rows: slice) -> Pairs: ...
-    def __getitem__(self, rows: int | slice) -> Example | Pairs:
-        """Return one example as text (as token ids if there is no text), or the pairs of a slice."""
+    def __getitem__(self, rows: slice | Sequence[int]) -> Pairs: ...
+    def __getitem__(self, rows: int | slice | Sequence[int]) -> Example | Pairs:
+        """Return one example as text (as token ids if there is no text), or the pairs of a slice or of some rows."""
         if isinstance(rows, int):
             return self._example(range(len(self))[rows])
-        if not isinstance(rows, slice):
-            raise GatewiseError(f"pairs are numbered and sliced, as in pairs[0] and pairs[:8]; got {rows!r}.")
-        lengths = self.lengths[rows]
-        if len(lengths) == 0:
-            raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
+        if isinstance(rows, slice):
+            chosen = list(range(len(self))[rows])
+            if not chosen:
+                raise GatewiseError(f"pairs[{rows.start}:{rows.stop}] is empty; there are {len(self)} pairs.")
+        elif isinstance(rows, list | tuple | range) and len(rows) and all(isinstance(row, int) for row in rows):
+            chosen = [range(len(self))[row] for row in rows]
+        else:
+            raise GatewiseError(
+                f"pairs are numbered and sliced, as in pairs[0], pairs[:8] and pairs[[0, 2]]; got {rows!r}."
+            )
+        lengths = self.lengths[chosen]
         width = int(lengths.max())
         return replace(
             self,
-            clean=self.clean[rows, -width:],
-            corrupted=self.corrupted[rows, -width:],
+            clean=self.clean[chosen, -width:],
+            corrupted=self.corrupted[chosen, -width:],
             lengths=lengths,
-            correct=self.correct[rows],
-            incorrect=self.incorrect[rows],
-            clean_text=self.clean_text[rows],
-            corrupted_text=self.corrupted_text[rows],
-            templates=self.templates[rows],
-            answer_text=self.answer_text[rows],
+            correct=self.correct[chosen],
+            incorrect=self.incorrect[chosen],
+            clean_text=_rows(self.clean_text, chosen),
+            corrupted_text=_rows(self.corrupted_text, chosen),
+            templates=_rows(self.templates, chosen),
+            answer_text=_rows(self.answer_text, chosen),
         )
 
     def __iter__(self) -> Iterator[Example]:
@@ -216,6 +225,30 @@ class Pairs:
             corrupted_text=self.clean_text,
         )
 
+    def to(self, device: torch.device) -> Pairs:
+        """Move token ids and answers to a device, once for all later calls.
+
+        Args:
+            device: Where logits of these pairs are; a user's metric gets the pairs there.
+
+        Returns:
+            The same pairs with all tensors on the device.
+        """
+        if device == self.clean.device:
+            return self
+        if device not in self._by_device:
+            moved = {name: getattr(self, name).to(device) for name in _TENSORS}
+            self._by_device[device] = replace(self, **moved)
+        return self._by_device[device]
+
+    @cached_property
+    def _by_device(self) -> dict[torch.device, Pairs]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For workers: without the copies on devices."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def begins_with(self, token: int | None) -> bool:
         """Tell whether all prompts begin with a token.
 
@@ -244,9 +277,9 @@ class Pairs:
     def fingerprint(self) -> str:
         """A hash of everything that determines a number computed from these pairs."""
         digest = hashlib.sha256()
-        for part in (self.clean, self.corrupted, self.lengths, self.correct, self.incorrect):
+        for part in (getattr(self, name) for name in _TENSORS):
             digest.update(str(tuple(part.shape)).encode())
-            digest.update(part.contiguous().numpy().tobytes())
+            digest.update(part.cpu().contiguous().numpy().tobytes())
         digest.update(self.difference.encode())
         if self.difference == "logit" and max(self.correct.shape[1], self.incorrect.shape[1]) > 1:
             digest.update(b"log-sum-exp")  # once it was a mean of logits
@@ -264,11 +297,12 @@ class Pairs:
         Returns:
             The difference for each example. [..., example]
         """
+        answers = self.to(logits.device)
         if self.difference == "probability":
             values = logits.softmax(dim=-1)
-            return _gather(values, self.correct, 0.0).sum(-1) - _gather(values, self.incorrect, 0.0).sum(-1)
-        correct, incorrect = (_gather(logits, answers, -torch.inf) for answers in (self.correct, self.incorrect))
-        return correct.logsumexp(-1) - incorrect.logsumexp(-1)
+            return _gather(values, answers.correct, 0.0).sum(-1) - _gather(values, answers.incorrect, 0.0).sum(-1)
+        correct, incorrect = (_gather(logits, tokens, -torch.inf) for tokens in (answers.correct, answers.incorrect))
+        return _log_sum_exp(correct) - _log_sum_exp(incorrect)
 
     def pairwise_accuracy(self, logits: Tensor) -> Tensor:
         """Tell which examples have a positive logit difference.
@@ -290,7 +324,7 @@ class Pairs:
         Returns:
             Whether it is. [..., example] of bool
         """
-        return (logits.argmax(dim=-1)[..., None] == self.correct.to(logits.device)).any(dim=-1)
+        return (logits.argmax(dim=-1)[..., None] == self.to(logits.device).correct).any(dim=-1)
 
     def __repr__(self) -> str:
         example = f", e.g. {self.clean_text[0]!r}" if self.clean_text else ""
@@ -300,6 +334,10 @@ class Pairs:
         summary = f"{self.name}: {len(self)} examples of up to {self.width} tokens, {self.difference} difference"
         texts = zip(self.clean_text[:_SHOWN], self.corrupted_text[:_SHOWN], strict=False)
         return card("Pairs", summary, ("clean", "corrupted"), texts)
+
+
+def _rows(texts: tuple[_Text, ...], rows: Sequence[int]) -> tuple[_Text, ...]:
+    return tuple(texts[row] for row in rows) if texts else ()
 
 
 def _ids(tokens: Tensor) -> tuple[str, ...]:
@@ -322,8 +360,14 @@ def _answers(answers: Sequence[int | Sequence[int]], side: str) -> Tensor:
     return torch.tensor([answer + [_NO_TOKEN] * (width - len(answer)) for answer in lists])
 
 
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Over the last dimension; of one logit it is that logit."""
+    return logits[..., 0] if logits.shape[-1] == 1 else logits.logsumexp(-1)
+
+
 def _gather(values: Tensor, answers: Tensor, none: float) -> Tensor:
     """values [..., example, vocabulary] at answers [example, answer]; `none` where there is none."""
-    answers = answers.to(values.device)
+    if answers.shape[1] == 1:  # of every example: none is filled up
+        return values.gather(-1, answers.expand(*values.shape[:-1], 1))
     index = answers.clamp(min=0).expand(*values.shape[:-1], answers.shape[1])
     return values.gather(-1, index).masked_fill(answers == _NO_TOKEN, none)

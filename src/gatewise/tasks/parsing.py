@@ -1,9 +1,9 @@
 """Rows of a user's own pairs (of a list, a frame, a file): columns and answers checked, every bad row named at once.
 
-Columns (or keys): clean, corrupted, correct, incorrect, in any case; further ones are ignored. Older files have right
-and wrong for the last two. Several answers are written `a|b`, or as a list. An answer with a leading space is appended
-to the prompt as it stands. One without gets a space, unless the prompt ends in white space, a digit follows a digit, or
-it is a single token only without one.
+Columns (or keys): clean, corrupted, correct, incorrect, in any case, and if you like split (train or test); further
+ones are ignored. Older files have right and wrong for correct and incorrect. Several answers are written `a|b`, or as a
+list. An answer with a leading space is appended to the prompt as it stands. One without gets a space, unless the prompt
+ends in white space, a digit follows a digit, or it is a single token only without one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import Example, TokenExample
 
 COLUMNS = ("clean", "corrupted", "correct", "incorrect")
+SPLIT = "split"  # a column that need not be there
 _OLDER_NAMES = {"right": "correct", "wrong": "incorrect"}
+MOST_PROBLEMS = 1_000  # bad rows that are named
+_STOPPED = f"reading stopped here, after {MOST_PROBLEMS:,} bad rows."
 _WAY_OUT = (
     f"Give rows with the columns {', '.join(COLUMNS)}: a list of dicts or of tuples in this order, a dict of lists, a "
     f"pandas frame, or one split of a Hugging Face dataset."
@@ -31,7 +34,10 @@ class BadRowsError(GatewiseError):
     """Rows that cannot be read; `problems` has a sentence for each, with where it is."""
 
     def __init__(self, problems: list[str]) -> None:
-        others = f" {len(problems) - 1} further rows are wrong too; `gatewise tasks check` lists all of a file."
+        others = (
+            f" {len(problems) - 1} further rows are wrong too; `gatewise tasks check` lists all of a file, and "
+            f"skip_bad=True (--skip-bad) leaves them out."
+        )
         super().__init__(problems[0] + (others if problems[1:] else ""))
         self.problems = problems
 
@@ -83,7 +89,7 @@ def known_columns(record: Mapping[Any, Any], way_out: str = _WAY_OUT) -> dict[st
         name = column_name(str(given))
         if name in columns:
             raise GatewiseError(f"columns: {name} is there twice. {way_out}")
-        if name in COLUMNS:
+        if name in COLUMNS or name == SPLIT:
             columns[name] = value
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
@@ -100,6 +106,9 @@ def valid_rows(records: Iterable[Record], way_out: str = _WAY_OUT) -> tuple[list
             rows.append(Row(where, _example(record, way_out)))
         except GatewiseError as error:
             problems.append(f"{where}: {error}")
+            if len(problems) == MOST_PROBLEMS:
+                problems.append(f"{where}: {_STOPPED}")
+                break
     return rows, problems
 
 
@@ -113,7 +122,14 @@ def _example(record: object, way_out: str) -> Example:
     columns = known_columns(record, way_out)
     clean, corrupted = (_text(name, columns[name]) for name in ("clean", "corrupted"))
     correct, incorrect = (_answers(name, columns[name]) for name in ("correct", "incorrect"))
-    return Example(clean, corrupted, correct, incorrect)
+    return Example(clean, corrupted, correct, incorrect, split=_split(columns.get(SPLIT, "")))
+
+
+def _split(value: object) -> str:
+    half = value.strip().lower() if isinstance(value, str) else value
+    if half not in ("", "train", "test"):
+        raise GatewiseError(f"split is {shown(value)}; expected train or test. Rename the column if it is not for us.")
+    return str(half)
 
 
 def _text(column: str, value: object) -> str:
@@ -134,9 +150,9 @@ def _answers(column: str, value: object) -> tuple[str, ...]:
 
 
 def encode_rows(
-    rows: list[Row], problems: list[str], encoder: Encoder, *, first_token: bool, name: str
-) -> list[TokenExample]:
-    """Return all rows as tokens, in order, or raise an error that names every row that is wrong."""
+    rows: list[Row], problems: list[str], encoder: Encoder, *, first_token: bool, name: str, skip_bad: bool = False
+) -> tuple[list[TokenExample], list[str]]:
+    """Return all rows as tokens, in order, and a sentence for each that is wrong; they are an error unless skipped."""
     examples, problems = [], list(problems)
     with progress_bar(f"reading {name}", len(rows)) as bar:
         for row in rows:
@@ -144,10 +160,14 @@ def encode_rows(
                 examples.append(encoder.encode(with_spaces(row.example, encoder), first_token=first_token))
             except GatewiseError as error:
                 problems.append(f"{row.where}: {error}")
+                if len(problems) >= MOST_PROBLEMS:
+                    problems.append(f"{row.where}: {_STOPPED}")
+                    break
             bar.advance()
-    if problems:
-        raise BadRowsError(sorted(problems, key=_row_number))
-    return examples
+    problems.sort(key=_row_number)
+    if problems and not (skip_bad and examples):
+        raise BadRowsError(problems)
+    return examples, problems
 
 
 def _row_number(problem: str) -> int:

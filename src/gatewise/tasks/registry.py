@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, suggestion
 from gatewise.tasks import gt, ioi, sa, task_files
 from gatewise.tasks._recipe import Recipe
 from gatewise.tasks.example import DIFFERENCES
+from gatewise.tasks.splitting import SPLITS
 
 Choices = Mapping[str, tuple[str, ...]]  # what each option may be; the default comes first
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (ioi.RECIPE, gt.RECIPE, sa.RECIPE)}
@@ -26,10 +27,10 @@ def task_options(name: str) -> Choices:
     recipe = RECIPES.get(name)
     if recipe is None and Path(name).suffix.lower() not in task_files.SUFFIXES:
         raise GatewiseError(
-            f"there is no task {name!r}. The tasks are {', '.join(RECIPES)}; "
+            f"there is no task {name!r}.{suggestion(name, RECIPES)} The tasks are {', '.join(RECIPES)}; "
             f"your own is the path of a file that ends in .csv or .jsonl."
         )
-    choices = dict(recipe.options) if recipe is not None else {}
+    choices: dict[str, tuple[str, ...]] = dict(recipe.options) if recipe is not None else {"split": SPLITS}
     if recipe is not None and recipe.templates:
         choices["held_out"] = ("prompts", "templates")
     return {**choices, "difference": DIFFERENCES}
@@ -65,7 +66,9 @@ def complete_options(name: str, options: Mapping[str, str], choices: Choices) ->
     for option, value in options.items():
         if option not in choices:
             known = ", ".join(f"{known} ({' or '.join(values)})" for known, values in choices.items())
-            raise GatewiseError(f"{name} has no option {option!r}; its options are {known}.")
+            raise GatewiseError(
+                f"{name} has no option {option!r};{suggestion(option, choices)} its options are {known}."
+            )
         if value not in choices[option]:
             raise GatewiseError(f"{name}: {option} is {' or '.join(choices[option])}, got {value!r}.")
     return {option: options.get(option, values[0]) for option, values in choices.items()}

@@ -6,6 +6,7 @@ What the columns are is said in `parsing`.
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from gatewise.errors import GatewiseError
+from gatewise.files import read_regular
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.example import TokenExample
 from gatewise.tasks.parsing import (
@@ -32,9 +34,11 @@ MOST_PAIRS = 200_000
 _WAY_OUT = f"A file has the columns {', '.join(COLUMNS)}, separated by commas (.csv) or as JSON objects (.jsonl)."
 
 
-def read_pairs(path: Path, encoder: Encoder, *, first_token: bool = False) -> list[TokenExample]:
-    """Return all pairs of a file as tokens, in order, or raise an error that names every line that is wrong."""
-    return encode_rows(*read_lines(path), encoder, first_token=first_token, name=path.name)
+def read_pairs(
+    path: Path, encoder: Encoder, *, first_token: bool = False, skip_bad: bool = False
+) -> tuple[list[TokenExample], list[str]]:
+    """Return all pairs of a file as tokens, in order, and a sentence for each bad line; an error unless skipped."""
+    return encode_rows(*read_lines(path), encoder, first_token=first_token, name=path.name, skip_bad=skip_bad)
 
 
 def read_lines(path: Path) -> tuple[list[Row], list[str]]:
@@ -54,10 +58,7 @@ def parse_rows(content: bytes, path: Path) -> list[Row]:
 
 def _lines(content: bytes, path: Path) -> tuple[list[Row], list[str]]:
     if len(content) > LARGEST_FILE:
-        raise GatewiseError(
-            f"{path}: this file is larger than the {LARGEST_FILE / 2**20:.0f} MB that we read; a few hundred pairs are "
-            f"plenty. Take a sample of its lines."
-        )
+        raise GatewiseError(_too_large(path))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -72,14 +73,23 @@ def _lines(content: bytes, path: Path) -> tuple[list[Row], list[str]]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """At most a byte more than may be there, so that larger files are seen and not read."""
+    """The content of a regular file that is not too large."""
     try:
         if not path.is_file():
             raise GatewiseError(f"{path}: there is no such file. Check the path.")
-        with path.open("rb") as stream:
-            return stream.read(LARGEST_FILE + 1)
+        return read_regular(path, LARGEST_FILE)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise GatewiseError(_too_large(path)) from error
         raise GatewiseError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def _too_large(path: Path) -> str:
+    most = f"{LARGEST_FILE / 2**20:.0f} MB"
+    return (
+        f"{path}: this file is larger than the {most} that we read; a few hundred pairs are plenty. Take a sample of "
+        f"its lines."
+    )
 
 
 def _csv_records(path: Path, text: str) -> Iterator[Record]:

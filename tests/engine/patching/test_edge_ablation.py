@@ -32,13 +32,14 @@ def some_removals(circuit: Circuit) -> list[Removal]:
 def test_residuals_are_those_of_single_runs(
     architecture: str, direction: Direction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewise.engine.patching.incremental.ROW_BYTES", 1 << 17)  # a few rows at a time
+    monkeypatch.setattr("gatewise.engine.setting.ROW_BYTES", 1 << 17)  # a few rows at a time
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     circuit = model.graph.random_circuit(90, seed=2)
     removals = some_removals(circuit)
     expected = [run_circuit(model, pairs, circuit - model.graph.circuit(removal), direction) for removal in removals]
     seen: list[list[int]] = []
-    for examples, ablation in edge_ablations(Setting(model, pairs, memory=70_000), circuit, direction):  # two batches
+    memory = Setting(model, pairs).needed_bytes(2)  # two batches
+    for examples, ablation in edge_ablations(Setting(model, pairs, memory=memory), circuit, direction):
         for places, found in ablation.residuals(removals):
             seen.append(places)
             for place, residual in zip(places, found, strict=True):
@@ -52,9 +53,9 @@ def test_changes_of_kl_do_not_depend_on_the_batch() -> None:
     model, pairs = small_model("gpt2", dtype=torch.float64), random_pairs(lengths=(6, 4, 6))
     circuit = model.graph.random_circuit(70, seed=2)
     removals = some_removals(circuit)
-    found = kl_changes(Setting(model, pairs), circuit, removals)
+    found, two = kl_changes(Setting(model, pairs), circuit, removals), Setting(model, pairs).needed_bytes(2)
     assert not found[0].any()
-    torch.testing.assert_close(kl_changes(Setting(model, pairs, memory=70_000), circuit, removals), found)
+    torch.testing.assert_close(kl_changes(Setting(model, pairs, memory=two), circuit, removals), found)
     full = run_circuit(model, pairs, model.graph.full()).log_softmax(-1)
 
     def distance(removal: Removal) -> torch.Tensor:

@@ -37,7 +37,8 @@ def test_effects_are_those_of_single_runs(architecture: str, direction: str, siz
     for place in range(0, len(found.edges), 5):
         after = measures(circuit - graph.circuit([found.edges[place]]))
         assert float(found.kl[place]) == pytest.approx(after[0] - before[0], abs=1e-9)
-        assert float(found.logit_diff[place]) == pytest.approx(after[1] - before[1], abs=1e-9)
+        helps = after[1] - before[1] if direction == "dn" else before[1] - after[1]
+        assert float(found.logit_diff[place]) == pytest.approx(helps, abs=1e-9)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma3"])
@@ -56,7 +57,7 @@ def test_effects_of_other_ablations_are_those_of_the_slow_twin(architecture: str
 
     for place in range(0, len(found.edges), 9):
         expected = measures(circuit - graph.circuit([found.edges[place]])) - measures(circuit)
-        torch.testing.assert_close(torch.stack([found.kl, found.logit_diff])[:, place], expected, atol=1e-9, rtol=0)
+        torch.testing.assert_close(torch.stack([found.kl, -found.logit_diff])[:, place], expected, atol=1e-9, rtol=0)
 
 
 def test_edges_outside_the_circuit_are_refused() -> None:

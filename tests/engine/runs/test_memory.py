@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from gatewise.engine.runs.memory import give_back
+from gatewise.engine.runs.memory import give_back, map_large_blocks
 
 MB = 1 << 20
 
@@ -23,3 +23,17 @@ def test_that_freed_blocks_below_a_living_one_are_given_back() -> None:
     give_back()
     assert before - process.memory_info().rss > 80 * MB
     assert float(last.sum()) == 16_384
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told")
+def test_that_large_blocks_go_back_when_they_are_freed() -> None:
+    """After a block of 30 MB was freed, the C library would take all smaller ones from its heap."""
+    process = psutil.Process()
+    map_large_blocks()
+    torch.ones(30 * MB // 4)
+    blocks = [torch.ones(4 * MB // 4) for _ in range(40)]
+    last = blocks.pop()
+    before = process.memory_info().rss
+    blocks.clear()
+    assert before - process.memory_info().rss > 150 * MB
+    assert float(last.sum()) == MB

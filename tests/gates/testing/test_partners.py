@@ -29,7 +29,7 @@ def test_parts_sum_to_the_difference_of_scores_which_are_those_of_eap(architectu
     setting = Setting(model, PAIRS)
     expected = Attribution(setting, setting.batches()[0]).directions(["ns", "dn"])
     for found, direction in zip(scores, ("ns", "dn"), strict=True):
-        torch.testing.assert_close(-found * total, expected[direction], atol=1e-9, rtol=0)  # type: ignore[index]
+        torch.testing.assert_close(found * total, expected[direction], atol=1e-9, rtol=0)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("within", [False, True])

@@ -60,7 +60,7 @@ def test_adapter_with_other_logits_is_refused() -> None:
         return replace(parts, layers=[(replace(attention, scale=1.0), mlp) for attention, mlp in parts.layers])
 
     register_architecture("other", forgetful)
-    with pytest.raises(GatewiseError, match=r"adapter of 'other' does not give transformers' logits: .*differ"):
+    with pytest.raises(GatewiseError, match=r"adapter of 'other' does not give transformers' logits for .*differ"):
         load_model(other_model())
 
 

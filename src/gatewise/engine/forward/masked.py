@@ -1,9 +1,9 @@
-"""The masked engine: a loss of soft masks, one per example, and its gradient with respect to them at the open edges.
+"""The masked engine: a loss of soft masks, and its gradient with respect to them at the open edges, for each example.
 
-An edge whose mask is exactly 0 has no say, and the hard-concrete masks of Edge Pruning are mostly 0 before long. So a
-node without an open path to the logits, or from a source that differs, is not run; ports that read nothing open share
-their input; and no gradient is computed for closed edges. Every example has a mask of its own. Sublayers are kept for
-the way back while there is room, and run again beyond it. The dense engine, with one mask for all, is the slow twin.
+An edge whose mask is exactly 0 has no say, and the masks of trainings are mostly 0. So a node without an open path to
+the logits, or from a source that differs, is not run; ports that read nothing open share their input; and no gradient
+is computed for closed edges. Every example has a mask of its own, or all have the same. Sublayers are kept for the way
+back while there is room, and run again beyond it. The dense engine, with one mask for all, is the slow twin.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gatewise.engine.patching.propagation import all_liveness, differing_senders
 from gatewise.engine.runs.activations import Intervention
-from gatewise.models.components import KINDS, Attention, Kind
+from gatewise.models.components import KINDS, Attention, Kind, queries_at_once
 from gatewise.models.model import Model
 
 _SAVED_BY_ATTENTION, _SAVED_BY_MLP = 4, 14  # what autograd keeps for the way back, in units of the ports' inputs
@@ -44,18 +44,17 @@ class MaskedEngine:
         self._delta = intervention.sources.new_zeros(shape)  # current - other of every sender that is run
 
     def gradient(self, mask: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """A loss of the logits, and its gradient at the open edges, 0 at closed ones; of the mask's shape.
+        """A loss of the logits, and its gradient at the open edges, 0 at closed ones. -> [example, port, sender]
 
-        mask: [example, port, sender], on the CPU, where the run is planned.
+        mask: [example, port, sender], or [port, sender] for all examples; on the CPU, where the run is planned.
         """
-        *plan, logits = self._plan((mask != 0).any(dim=0))
+        *plan, logits = self._plan((mask != 0).any(dim=0) if mask.dim() == 3 else mask != 0)
         weights = mask.to(self._delta.device, self._delta.dtype)
         saved: dict[int, tuple[Tensor, Tensor]] = {}
         room = self._room
         for sublayer in plan:
             x = self._mixed(sublayer, weights)
-            is_attention = isinstance(self.model.sublayers[sublayer.index], Attention)
-            room -= (_SAVED_BY_ATTENTION if is_attention else _SAVED_BY_MLP) * x.nbytes
+            room -= self._bytes_kept(sublayer, x)
             with torch.set_grad_enabled(room >= 0):
                 out = self._run(sublayer, x.requires_grad_(room >= 0))
             if room >= 0:
@@ -66,7 +65,8 @@ class MaskedEngine:
         (into_last,) = torch.autograd.grad(value, last)
         # In float32 at least: masks are trained by these sums over positions and dimensions.
         fine = torch.promote_types(weights.dtype, torch.float32)
-        into_mask = torch.zeros(mask.shape, dtype=fine, device=weights.device)
+        shape = (self._delta.shape[1], *mask.shape[-2:])
+        into_mask = torch.zeros(shape, dtype=fine, device=weights.device)
         into_delta = torch.zeros_like(self._delta)
         self._spread(logits, weights, into_last[None], into_mask, into_delta)
         for sublayer in reversed(plan):
@@ -81,6 +81,14 @@ class MaskedEngine:
             self._spread(sublayer, weights, into_x, into_mask, into_delta)
         # An edge that is open in another example only was mixed with this one's weight of 0, and has a gradient there.
         return value.detach(), into_mask * (weights != 0)
+
+    def _bytes_kept(self, sublayer: _Sublayer, x: Tensor) -> int:
+        """Estimate what autograd keeps of a sublayer for the way back. x: inputs of its ports"""
+        if not isinstance(self.model.sublayers[sublayer.index], Attention):
+            return _SAVED_BY_MLP * x.nbytes
+        layout, maps = self.on.layout, len(sublayer.chosen) * x.shape[1]
+        cut_up = queries_at_once(maps, layout.window, layout.width) < layout.window
+        return _SAVED_BY_ATTENTION * x.nbytes + (0 if cut_up else 4 * maps * layout.window * layout.width)
 
     def _plan(self, opened: Tensor) -> list[_Sublayer]:
         """What has to be run, sublayer by sublayer; the last is the logits. opened: [port, sender] of bool"""
@@ -122,12 +130,11 @@ class MaskedEngine:
         base, carried = self.on.base[sublayer.index], self._delta[sublayer.senders]
         if sublayer.index == len(self.model.sublayers):
             base, carried = base[:, -1:], carried[:, :, -1:]
-        x = base.new_empty(len(sublayer.own), *base.shape)
-        for example, mask in enumerate(weights):
-            share = mask[sublayer.ports][:, sublayer.senders]
-            into = x[:, example].flatten(1)  # a view
-            torch.addmm(base[example].flatten(), share, carried[:, example].flatten(1), out=into)
-        return x
+        share = weights[..., sublayer.ports, :][..., sublayer.senders]
+        if share.dim() == 2:
+            return torch.addmm(base.flatten(), share, carried.flatten(1)).reshape(-1, *base.shape)
+        mixed = torch.baddbmm(base.flatten(1)[:, None], share, carried.transpose(0, 1).flatten(2))
+        return mixed.transpose(0, 1).reshape(-1, *base.shape)
 
     def _spread(
         self, sublayer: _Sublayer, weights: Tensor, into_x: Tensor, into_mask: Tensor, into_delta: Tensor
@@ -135,14 +142,16 @@ class MaskedEngine:
         """Add to the gradients at the mask and at the senders, out of those at inputs [port, example, column, d]."""
         columns, senders, ports = into_x.shape[2], sublayer.senders, sublayer.ports
         carried = self._delta[senders][:, :, -columns:]
-        into_carried = into_delta[senders][:, :, -columns:]
+        by_example = into_x.transpose(0, 1).flatten(2)  # [example, port, column and d]
         rows = ports[:, None] if isinstance(ports, Tensor) and isinstance(senders, Tensor) else ports
-        for example, mask in enumerate(weights):
-            into = into_x[:, example].flatten(1)
-            into_mask[example][rows, senders] = (into @ carried[:, example].flatten(1).T).to(into_mask.dtype)
-            into_carried[:, example].flatten(1).addmm_(mask[ports][:, senders].T, into)  # a view
-        if isinstance(senders, Tensor):  # which selected a copy
-            into_delta[senders, :, -columns:] = into_carried
+        into_share = torch.bmm(by_example, carried.transpose(0, 1).flatten(2).transpose(1, 2))
+        into_mask[:, rows, senders] = into_share.to(into_mask.dtype)
+        share = weights[..., ports, :][..., senders]
+        if share.dim() == 2:
+            into_carried = (share.T @ into_x.flatten(1)).view_as(carried)
+        else:
+            into_carried = torch.bmm(share.transpose(1, 2), by_example).transpose(0, 1).reshape(carried.shape)
+        into_delta[senders, :, -columns:] += into_carried
 
     def _run(self, sublayer: _Sublayer, x: Tensor) -> Tensor:
         """What the chosen nodes put out. [node, example, window, d]"""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.devices import on_device
 from gatewise.engine.patching.propagation import LAST, WIDE, all_liveness, differing_senders
 from gatewise.engine.runs.activations import Intervention
 from gatewise.models.components import KINDS, Attention, Kind
@@ -76,7 +77,7 @@ class SparseEngine:
         # Forgotten until this run is through: an error on the way leaves the buffer half another circuit's.
         shared, before, self._before = self._shared(in_circuit, live), self._before, None
         torch.sub(on.sources, on.other[sources], out=self._delta[sources])
-        total = self._delta[differs[sources].nonzero().flatten().to(self._delta.device)].sum(dim=0)
+        total = self._delta[on_device(differs[sources].nonzero().flatten(), self._delta.device)].sum(dim=0)
         totals = {sources.stop: total}  # by the number of senders that have written
         for index in range(len(model.sublayers)):
             nodes, reads = graph.sender_slices[index + 1], graph.sublayers[index + 1].reads
@@ -126,8 +127,10 @@ class SparseEngine:
             carried = self._delta[: weights.shape[1]]
         else:
             weights = weights[:, used]
-            carried = self._delta[:, :, -columns:][reads.senders[used].to(x.device)]
-        x.view(len(x), -1).addmm_(weights.to(x), carried.flatten(1))  # in place of what was stacked: no copy of it
+            carried = self._delta[:, :, -columns:][on_device(reads.senders[used], x.device)]
+        x.view(len(x), -1).addmm_(
+            on_device(weights, x.device, x.dtype), carried.flatten(1)
+        )  # in place of what was stacked: no copy of it
         return x
 
     def _added(self, starts: list[Tensor], weights: Tensor, senders: Tensor) -> Tensor:
@@ -156,11 +159,12 @@ class SparseEngine:
                 out = self._heads(part, reads, chosen, columns)
             else:
                 out = part(self._inputs(reads, chosen, columns), chosen.tolist())
-            for sender, now in zip((chosen + first).tolist(), out, strict=True):
-                delta = self._delta[sender]
-                torch.sub(now, self.on.other[sender][:, -columns:], out=delta[:, -columns:])
-                delta[:, :-columns] = 0  # what an earlier circuit left there
-                total[:, -columns:] += delta[:, -columns:]
+            for at, senders in _consecutive((chosen + first).tolist()):
+                delta = self._delta[senders]
+                torch.sub(out[at], self.on.other[senders, :, -columns:], out=delta[:, :, -columns:])
+                if columns < self.on.layout.window:
+                    delta[:, :, :-columns].zero_()  # what an earlier circuit left there
+                total[:, -columns:].add_(delta[:, :, -columns:].sum(dim=0))
         return total
 
     def _heads(self, part: Attention, reads: _Reads, heads: Tensor, columns: int) -> Tensor:
@@ -172,7 +176,7 @@ class SparseEngine:
         widths: dict[Kind, int] = {"q": columns, "k": layout.window, "v": layout.window}
         own = self._own_inputs(part, reads, heads, widths)
         q, k, v = (self._projected(part, reads, heads, kind, widths[kind], own[kind]) for kind in KINDS)
-        chosen = None if len(heads) == part.n_heads else heads.to(self._delta.device)
+        chosen = None if len(heads) == part.n_heads else on_device(heads, self._delta.device)
         return part.write(part.attend(q, k, v, layout, prefix, chosen), chosen)
 
     def _ports(self, part: Attention, heads: Tensor, kind: Kind) -> Tensor:
@@ -210,5 +214,17 @@ class SparseEngine:
             return part.project_heads(kind, inputs, self.on.layout)
         if key not in self._without_edges:
             self._without_edges[key] = part.per_head(part.project(kind, reads.base[None], self.on.layout))
-        values = self._without_edges[key][bare.to(self._delta.device)][:, :, -columns:]
+        values = self._without_edges[key][on_device(bare, self._delta.device)][:, :, -columns:]
         return part.project_heads(kind, inputs, self.on.layout, [(bare, values)])
+
+
+def _consecutive(senders: Sequence[int]) -> list[tuple[slice, slice]]:
+    """Runs of senders that follow each other: where they stand in the list, and which they are."""
+    runs: list[tuple[slice, slice]] = []
+    for at, sender in enumerate(senders):
+        if runs and runs[-1][1].stop == sender:
+            rows, run = runs.pop()
+            runs.append((slice(rows.start, at + 1), slice(run.start, sender + 1)))
+        else:
+            runs.append((slice(at, at + 1), slice(sender, sender + 1)))
+    return runs

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import LOGITS, Graph
+from gatewise.devices import on_device
 from gatewise.engine.metrics import residual_values
 from gatewise.engine.patching.incremental import State
 from gatewise.engine.patching.kl_screening import Divergence
@@ -36,7 +37,8 @@ class EdgeAblation:
         in_circuit = model.graph.matrix(circuit.mask)
         self.model, self.graph, self.pairs, self.metric = model, model.graph, batch.pairs, setting.value
         self.reference = runs.reference(direction)
-        self.state = State(model, runs.intervention(model, direction), self.reference.outputs, in_circuit)
+        on = runs.intervention(model, direction)
+        self.state = State(model, on, self.reference.outputs, in_circuit, setting.row_bytes)
         self.live = all_liveness(model, in_circuit)
         self._differs = differing_senders(model, in_circuit, self.live, not runs.ablated)
         self.is_silent = not bool((in_circuit[-1] & self._differs).any())  # no edge of it changes the logits
@@ -63,7 +65,9 @@ class EdgeAblation:
             into_port = self.graph.edge_port[edges] == port
             senders = self.graph.edge_sender[edges[into_port]].tolist()
             carried = self.state.carried(senders, self.state.positions_read(route, port))
-            changes[port] = -torch.tensordot(gone[:, into_port].to(carried), carried, dims=1)
+            changes[port] = -torch.tensordot(
+                on_device(gone[:, into_port], carried.device, carried.dtype), carried, dims=1
+            )
         return changes
 
     def residuals(self, removals: Sequence[Removal]) -> Iterator[tuple[list[int], Tensor]]:
@@ -71,11 +75,16 @@ class EdgeAblation:
 
         Yields indices of `removals` and their residuals [removal, example, d]; what changes nothing has exactly `last`.
         """
+        for indices, changed in self.changed_residuals(removals):
+            yield indices, self.state.last.expand(len(indices), -1, -1) if changed is None else changed
+
+    def changed_residuals(self, removals: Sequence[Removal]) -> Iterator[tuple[list[int], Tensor | None]]:
+        """The same, but None in place of residuals that cannot change."""
         for ports, indices in _by_ports(self.graph, removals).items():
             moving = [index for index in indices if self._changes_logits(ports, removals[index])]
             same = sorted(set(indices).difference(moving))
             if same:
-                yield same, self.state.last.expand(len(same), *self.state.last.shape)
+                yield same, None
             if not moving:
                 continue
             node = self.graph.port_sender[ports[0]]
@@ -142,16 +151,22 @@ def measure_removals(
     with progress_bar(task, len(removals) * len(setting)) as bar:
         for examples, ablation in ablations:
             chosen, last = measures(ablation), ablation.state.last
-            whole = torch.stack([measure(last[None]) for measure in chosen]).cpu()
-            values = whole.repeat(1, len(removals), 1)
-            for indices, residual in ablation.residuals(removals):
-                # Measured in another batch, the same residual may round otherwise: what did not move keeps its value.
-                moved = (residual != last).flatten(1).any(dim=1).nonzero().flatten()
-                if len(moved):
-                    rows = torch.tensor(indices)[moved.cpu()]
-                    values[:, rows] = torch.stack([measure(residual[moved]) for measure in chosen]).cpu()
+            whole = torch.stack([measure(last[None]) for measure in chosen])
+            order: list[int] = []
+            parts = [whole[:, :0]]
+            for indices, residual in ablation.changed_residuals(removals):
+                order += indices
+                if residual is None:
+                    parts.append(whole.expand(-1, len(indices), -1))
+                else:
+                    values = torch.stack([measure(residual) for measure in chosen])
+                    # Measured in another batch, the same residual may round otherwise: what did not move keeps its
+                    # value.
+                    moved = (residual != last).flatten(1).any(dim=1)
+                    parts.append(torch.where(moved[:, None], values, whole))
                 bar.advance(len(indices) * (examples.stop - examples.start))
-            batches.append(values)
+            # Fetched once for all: an accelerator is not kept waiting.
+            batches.append(torch.cat(parts, dim=1).cpu().double()[:, torch.tensor(order).argsort()])
     return torch.cat(batches, dim=-1)
 
 

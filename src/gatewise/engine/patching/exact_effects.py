@@ -26,7 +26,8 @@ class ExactEffects:
         graph: The graph of the model.
         edges: Indices of the edges in `graph.edges`.
         kl: Change of KL(reference || circuit). [edge]
-        logit_diff: Change of the logit difference, or of the metric in its place. [edge]
+        logit_diff: What the edge's clean content adds to the logit difference, or to the metric in its place: what is
+            lost by removing it (ns), or gained by giving it (dn). Positive: the edge helps. [edge]
     """
 
     graph: Graph
@@ -49,13 +50,13 @@ class ExactEffects:
         return frame([dict(zip(columns, row, strict=True)) for row in self._rows(len(self.edges))])
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{edge} {kl:+.4g}" for edge, kl, _ in self._rows(3))
-        return f"<Effects of {len(self.edges):,} edges on KL; strongest {shown}>"
+        shown = ", ".join(f"{edge} {value:+.4g} logit difference (KL {kl:.2g})" for edge, kl, value in self._rows(3))
+        return f"<Effects of {len(self.edges):,} edges; strongest by KL {shown}>"
 
     def _repr_html_(self) -> str:
         rows = [(edge, f"{kl:+.4g}", f"{change:+.4g}") for edge, kl, change in self._rows(SHOWN)]
         summary = f"of removing {len(self.edges):,} edges, one at a time"
-        return card("ExactEffects", summary, ("edge", "KL", "logit_diff"), rows)
+        return card("ExactEffects", summary, ("edge", "KL", "adds to the logit difference"), rows)
 
 
 def exact_effects(
@@ -73,8 +74,8 @@ def exact_effects(
 
     Args:
         model: The model.
-        data: Pairs, or a prepared setting.
-        edges: Names or indices; None for all edges of the circuit.
+        data: Pairs, a task, of which the held-out pairs are used, or a prepared setting.
+        edges: Names or indices; a name without a port means all ports. None for all edges of the circuit.
         direction: `ns` (noising) or `dn` (denoising).
         circuit: What edges are removed from; None for the full graph.
         ablation: What removed edges carry, as for `discover`; None for patching.
@@ -82,19 +83,27 @@ def exact_effects(
         compute: Where to run.
 
     Returns:
-        The change of KL and of the logit difference for each edge, as means over examples.
+        The change of KL, and what the edge adds to the logit difference, for each edge, as means over examples.
 
     Raises:
         GatewiseError: An edge does not exist or is not in the circuit, or the direction has no meaning.
     """
-    setting = Setting.of(model, data, ablation=ablation, metric=metric, compute=compute)
+    setting = Setting.of(model, data, "test", ablation=ablation, metric=metric, compute=compute)
     graph = setting.graph
     start = graph.full() if circuit is None else circuit
-    chosen = start.indices if edges is None else [e if isinstance(e, int) else graph.index(e) for e in edges]
+    chosen = start.indices if edges is None else _chosen(graph, edges)
     removals = [NOTHING, *(frozenset([edge]) for edge in chosen)]
     values = measure_removals(setting, start, removals, _kl_and_logit_diff, direction, task="exact effects")
-    kl, logit_diff = (values[:, 1:] - values[:, :1]).mean(dim=-1)
-    return ExactEffects(graph, tuple(chosen), kl, logit_diff)
+    kl, change = (values[:, 1:] - values[:, :1]).mean(dim=-1)
+    # Denoising removes an edge by giving it clean content, noising by taking that away.
+    return ExactEffects(graph, tuple(chosen), kl, change if direction == "dn" else -change)
+
+
+def _chosen(graph: Graph, edges: Iterable[str] | Iterable[int]) -> list[int]:
+    chosen: list[int] = []
+    for edge in edges:
+        chosen += [edge] if isinstance(edge, int) else graph.indices(edge)
+    return chosen
 
 
 def _kl_and_logit_diff(ablation: EdgeAblation) -> list[ResidualMeasure]:

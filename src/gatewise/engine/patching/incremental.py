@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.devices import rows_of
 from gatewise.engine.patching.propagation import (
     DEAD,
     WIDE,
@@ -30,12 +31,12 @@ from gatewise.engine.patching.propagation import (
     step_of,
 )
 from gatewise.engine.runs.activations import Intervention
+from gatewise.engine.runs.batches import ROW_BYTES
 from gatewise.engine.runs.residual_stream import walk
 from gatewise.models.components import KINDS, Attention, Pointwise
 from gatewise.models.model import Model
 
 HeadValue = Literal["q", "k", "v", "share"]  # the share of coupled heads only
-ROW_BYTES = 1 << 28  # of buffers for the rows of one proposal
 _CACHED = 1 << 19  # numbers of a head's inputs that are normed and projected at a time: they stay in the cache
 
 
@@ -59,11 +60,18 @@ class Proposal:
 class State:
     """Values of all nodes under a circuit, on one batch, in one direction."""
 
-    def __init__(self, model: Model, intervention: Intervention, reference: Tensor, in_circuit: Tensor) -> None:
+    def __init__(
+        self,
+        model: Model,
+        intervention: Intervention,
+        reference: Tensor,
+        in_circuit: Tensor,
+        row_bytes: int = ROW_BYTES,
+    ) -> None:
         """reference: outputs of all senders on the reference side; in_circuit: [port, sender] of bool on the CPU. Both
-        are copied: a state shares nothing that changes."""
+        are copied: a state shares nothing that changes. row_bytes: what the rows of a proposal may take."""
         graph = model.graph
-        self.model, self.on, self.graph = model, intervention, graph
+        self.model, self.on, self.graph, self._row_bytes = model, intervention, graph, row_bytes
         self.outputs = reference.clone()  # [sender, example, window, d]
         self.in_circuit = graph.edge_index >= 0  # [port, sender]
         self.inputs: dict[int, Tensor] = {}  # port -> [example, window, d], where it is not the sublayer's shared input
@@ -93,7 +101,8 @@ class State:
 
     def carried(self, senders: Sequence[int], positions: int) -> Tensor:
         """What keeping an edge from each sender adds to a port's input at the last positions. [sender, ..., d]"""
-        return self.outputs[:, :, -positions:][senders] - self.on.other[:, :, -positions:][senders]
+        rows = rows_of(senders, self.outputs.device)
+        return self.outputs[:, :, -positions:][rows] - self.on.other[:, :, -positions:][rows]
 
     def removed(self, senders: Sequence[int], positions: int) -> Tensor:
         """Change of a port's input if the edges from the first, the first two, ... of these senders go."""
@@ -102,7 +111,7 @@ class State:
         for row, sender in enumerate(senders):  # one by one: `carried(senders).cumsum` would gather copies of both
             torch.sub(other[sender], outputs[sender], out=changes[row])
             if row:
-                changes[row] += changes[row - 1]
+                changes[row].add_(changes[row - 1])
         return changes
 
     def port_input(self, port: int) -> Tensor:
@@ -122,7 +131,7 @@ class State:
         """How many rows of a proposal fit the memory meant for them."""
         window = self.on.layout.window
         columns = 1 if route is None else len(route.changed) + (len(route.wide_changed) + 2) * window
-        return max(1, ROW_BYTES // (4 * columns * self.last.numel() * self.last.element_size()))
+        return max(1, self._row_bytes // (4 * columns * self.last.numel() * self.last.element_size()))
 
     @torch.no_grad()
     def propose(self, route: Route | None, changes: Mapping[int, Tensor]) -> Proposal:
@@ -143,7 +152,7 @@ class State:
             proposal.heads.append(heads)
             # The difference, not the output: sums along kept edges need no other node's, and small changes keep their
             # digits, which the difference of two large sums would lose.
-            change = out - self.outputs[:, :, -self._positions(step) :][step.written][:, None]
+            change = out - self.outputs[:, :, -self._positions(step) :][step.written_rows][:, None]
             last[first : first + len(change)] = change[..., -1:, :]
             first += len(change)
             if step.wide:
@@ -271,7 +280,7 @@ class State:
             for kind in kinds_of(self.graph, port):
                 x = into[:, -positions:] if kind == "q" else into
                 new[kind] = sublayer.project(kind, x[None, None], self.on.layout, step.heads)
-        self.outputs[step.written, :, -positions:] = self._written(step, new)[:, 0]
+        self.outputs[step.written_rows, :, -positions:] = self._written(step, new)[:, 0]
         self._take_heads(step, new, 0)
 
 

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gatewise.devices import widened, widest_float
 from gatewise.engine.metrics import unembedded_in_parts
 from gatewise.engine.patching.low_rank_unembedding import KnownLogits, UnembeddingBasis
 from gatewise.models.model import Model
@@ -44,6 +45,13 @@ _LOGITS = 1 << 25  # how many at a time
 _BLOCK, _LEAST_TOKENS, _MOST_TOKENS = 1 << 18, 512, 1024  # logits, tokens, summed at a time: they stay in the cache
 _TINY = 1e-300  # of a tail's partition sum, whose logarithm is taken
 _ROUNDING = 1.01  # bounds are widened by this, for sums in the model's own precision
+
+
+def screening_bytes(model: Model, examples: int) -> int:
+    """Estimate what the rows of tokens that are unembedded exactly take at most, for so many examples."""
+    if model.vocabulary_size < _SMALLEST_VOCABULARY:
+        return 0
+    return min(_MOST_TOKEN_BYTES, examples * model.head.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +97,7 @@ class Divergence:
 
     def __init__(self, model: Model, reference_logits: Tensor) -> None:
         self.model = model
-        log_p = reference_logits.double().log_softmax(dim=-1)
+        log_p = widened(reference_logits).log_softmax(dim=-1)
         p = log_p.exp()
         self._entropy = (p * log_p).sum(dim=-1)  # [example]
         self.screens = model.softcap is None and model.vocabulary_size >= _SMALLEST_VOCABULARY
@@ -98,7 +106,7 @@ class Divergence:
         self._residuals = _ENOUGH  # to be asked about, about
         self._known: KnownLogits | None = None
         if self.screens:
-            self._mean_row = (p.to(model.head.dtype) @ model.head).double()  # [example, d]
+            self._mean_row = widened(p.to(model.head.dtype) @ model.head)  # [example, d]
             self._sample = model.head[:: max(1, model.vocabulary_size // _SAMPLE)].contiguous()
         else:
             self._p = p
@@ -120,7 +128,7 @@ class Divergence:
         y = self.model.final_norm(residual)
         shift = self._reference_logit(y)
         flat, below = y.flatten(0, 1), shift.flatten().to(y.dtype)
-        total = torch.zeros_like(below, dtype=torch.float64)
+        total = torch.zeros_like(below, dtype=widest_float(y.device))
         for rows in self.model.head.split(_tokens_at_once(len(flat))):
             total += F.linear(flat, rows).sub_(below[:, None]).exp_().sum(dim=1)
         return self._checked(residual, total.reshape(shift.shape), shift)
@@ -153,12 +161,12 @@ class Divergence:
         log Z is at least as large, and larger by the distance from the reference plus its entropy: no sum of exponents
         that are taken relative to it is too small for its precision, and none too large but for a distance of 70 nats.
         """
-        return (self._mean_row * y.double()).sum(dim=-1)
+        return (self._mean_row * widened(y)).sum(dim=-1)
 
     def _checked(self, residual: Tensor, total: Tensor, shift: Tensor) -> Tensor:
         """D from sums of exponents relative to `shift`; where they were too large, from all logits at once."""
         # The shift was rounded to the model's dtype before it was subtracted: what is added again is the rounded one.
-        used = shift.to(residual.dtype).double()
+        used = widened(shift.to(residual.dtype))
         distance = self._entropy - shift + total.log() + used
         for row in (~torch.isfinite(distance)).any(dim=-1).nonzero().flatten().tolist():
             distance[row] = self._entropy - shift[row] + _log_sum_exp(self.model.unembed(residual[row]))
@@ -208,7 +216,7 @@ class Divergence:
         """Where normed residuals [row, example, d] stand to the nearest anchors."""
         distance = torch.cdist(y.transpose(0, 1), anchors.points.transpose(0, 1).to(y.dtype))
         at = (distance.argmin(dim=-1).T, torch.arange(y.shape[1], device=y.device))  # for each row and example
-        step = y.double() - anchors.points[at]
+        step = widened(y) - anchors.points[at]
         tail_mean = anchors.tail_mean[at]
         middle, largest, covariance = self.model.head_moments
         # r, the largest |w - m|: at most that from the mean of all rows, and from there to m.
@@ -254,13 +262,13 @@ class Divergence:
             below = self.model.unembed(residual).amax(dim=-1)
             total, tail, largest, mean = self._tail(y, below)
         tail = tail.clamp(min=_TINY)
-        ratio = largest.double() * self.model.vocabulary_size / tail
-        return _Anchors(y.double(), tail.log() + below.double(), mean.double() / tail[..., None], ratio, tail / total)
+        ratio = widened(largest) * self.model.vocabulary_size / tail
+        return _Anchors(widened(y), tail.log() + widened(below), widened(mean) / tail[..., None], ratio, tail / total)
 
     def _tail(self, y: Tensor, below: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of exponents of all logits, relative to `below`: their sum, and the tail's sum, largest and sum of rows."""
         shape, flat, below = below.shape, y.flatten(0, 1), below.flatten()[:, None]
-        total, tail = torch.zeros(2, len(flat), dtype=torch.float64, device=y.device)
+        total, tail = torch.zeros(2, len(flat), dtype=widest_float(y.device), device=y.device)
         largest, mean = torch.zeros_like(flat[:, 0]), torch.zeros_like(flat)
         tokens = _tokens_at_once(len(flat))
         for rows, inside in zip(self.model.head.split(tokens), self._tokens.tail.split(tokens, dim=1), strict=True):
@@ -305,7 +313,7 @@ def _middles(rows: list[int]) -> list[int]:
 def _log_sum_exp(logits: Tensor) -> Tensor:
     """Over the last dimension, as float64."""
     largest = logits.amax(dim=-1, keepdim=True)
-    return (logits - largest).exp_().sum(dim=-1).double().log() + largest[..., 0]
+    return widened((logits - largest).exp_().sum(dim=-1)).log() + largest[..., 0]
 
 
 def _bennett(t: Tensor) -> Tensor:

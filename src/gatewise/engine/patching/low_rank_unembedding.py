@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gatewise.devices import widened
 from gatewise.models.components import Attention, Norm
 from gatewise.models.model import Model
 
@@ -115,7 +116,7 @@ class UnembeddingBases:
     def _make(self, written: Tensor, norm: Norm) -> UnembeddingBasis:
         head = self._model.head
         # In float64, so that the directions are orthonormal to the last bit of the model's own dtype.
-        directions = torch.linalg.qr(written.double().T).Q.T.to(written.dtype).contiguous()
+        directions = torch.linalg.qr(widened(written).T).Q.T.to(written.dtype).contiguous()
         bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
         rows = head.new_empty(len(head), len(directions) + 2)
         torch.mm(head, torch.cat([_centred(directions, norm) * norm.weight, bias[None]]).T, out=rows[:, :-1])

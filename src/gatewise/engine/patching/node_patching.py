@@ -17,19 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import LOGITS as LOGITS
+from gatewise.devices import fetched, on_device, rows_of, widest_float
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import residual_values
-from gatewise.engine.patching.incremental import ROW_BYTES
 from gatewise.engine.patching.propagation import kinds_of
 from gatewise.engine.running import dense_mask
 from gatewise.engine.runs.activations import BothRuns, Run, bases
-from gatewise.engine.runs.batches import bytes_per_example, window_of
 from gatewise.engine.runs.residual_stream import walk
 from gatewise.engine.setting import Batch, Setting, SideName
 from gatewise.models.components import KINDS, Attention, Kind
@@ -44,7 +44,7 @@ class NodePatching:
 
     def __init__(self, setting: Setting, batch: Batch, circuit: Circuit | None = None) -> None:
         model = setting.model
-        self.model, self.graph = model, model.graph
+        self.model, self.graph, self._row_bytes = model, model.graph, setting.row_bytes
         self.runs = setting.runs(batch, keep=False)
         self.layout = self.runs.layout
         self.logit_diff = residual_values(model, batch.pairs, setting.value)
@@ -70,6 +70,11 @@ class NodePatching:
     def total_effect(self) -> Tensor:
         """Logit difference of the clean run less that of the corrupted: what effects are normalised by. [example]"""
         return self.logit_diffs[0] - self.logit_diffs[1]
+
+    @cached_property
+    def summed_effect(self) -> float:
+        """The total effect, summed over examples."""
+        return float(self.total_effect.sum())
 
     def _sublayer(self, node: int) -> int:
         return len(self.graph.sublayers) - 1 if node == LOGITS else self.graph.sublayer_of_sender[node]
@@ -97,13 +102,13 @@ class NodePatching:
         else:
             parts = self._in_parts(node, clean, siblings)
             values = torch.cat([self._along_gradient(node, self.outputs(node, *part)) for part in parts])
-        values = values[which.to(values.device)]
+        values = values[on_device(which, values.device)]
         return values[1:] - values[0]
 
     def _along_gradient(self, node: int, outputs: Tensor) -> Tensor:
-        """[writer, row, example, window, d] -> [row, example] in float64"""
+        """[writer, row, example, window, d] -> [row, example] in the widest floats of the device"""
         gradient = torch.stack([self.gradient(writer) for writer in self.model.siblings(node)])
-        return (outputs * gradient[:, None]).sum(dim=(0, -1, -2), dtype=torch.float64)
+        return (outputs * gradient[:, None]).sum(dim=(0, -1, -2), dtype=widest_float(outputs.device))
 
     def worth(self, node: int, inputs: Sequence[Tensor], siblings: Tensor) -> Tensor:
         """What the node puts out from the inputs of its ports [row, example, window, d] each. -> [row, example]
@@ -120,7 +125,7 @@ class NodePatching:
 
         -> [row, port of the node, sender]; edges outside the circuit have one, too.
         """
-        delta = self.delta[senders]
+        delta = self.delta[rows_of(senders, self.delta.device)]
         slopes = []
         for part in self._in_parts(node, clean, siblings):
             with torch.enable_grad():
@@ -128,8 +133,8 @@ class NodePatching:
                 inputs = [x.detach().requires_grad_(True) for x in inputs]
                 total = self.worth(node, inputs, part[1]).sum()
             gradients = torch.stack(torch.autograd.grad(total, inputs), dim=1)  # [row, port, example, window, d]
-            slopes.append((gradients.flatten(2) @ delta.flatten(1).T).double().cpu())
-        return torch.cat(slopes)
+            slopes.append(gradients.flatten(2) @ delta.flatten(1).T)
+        return torch.cat(slopes).cpu().double()
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """Where the difference of every edge's Ns and Dn score arises, summed over examples. [part, port, sender]
@@ -141,11 +146,14 @@ class NodePatching:
         """
         shape = (2, len(self.graph.ports), len(self.graph.senders))
         arising, scores = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
-        for index in range(1, len(self.graph.sublayers)):
-            ports, reads = self.graph.port_slices[index], self.graph.sublayers[index].reads
+        sublayers, by_sublayer = range(1, len(self.graph.sublayers)), []
+        for index in sublayers:
             pulled = self._pulled_back(index)  # [run of J, run of g, port, example, window, d]
-            delta = self.delta[:reads, :, -pulled.shape[-2] :].flatten(1)
-            worth = (pulled.flatten(3) @ delta.T).double().cpu() * self.in_circuit[ports, :reads]
+            delta = self.delta[: self.graph.sublayers[index].reads, :, -pulled.shape[-2] :].flatten(1)
+            by_sublayer.append(pulled.flatten(3) @ delta.T)
+        for index, worth in zip(sublayers, fetched(by_sublayer), strict=True):
+            ports, reads = self.graph.port_slices[index], self.graph.sublayers[index].reads
+            worth = worth.double() * self.in_circuit[ports, :reads]
             arising[0, ports, :reads] = (worth[0] - worth[1]).mean(dim=0)
             arising[1, ports, :reads] = (worth[:, 0] - worth[:, 1]).mean(dim=0)
             scores[:, ports, :reads] = torch.stack([worth[0, 0], worth[1, 1]])
@@ -190,7 +198,8 @@ class NodePatching:
         def write(index: int, change: Tensor) -> Tensor:
             """The change of what a sublayer writes together."""
             if index == first:
-                return outputs.sum(dim=0) - run.outputs[self.model.siblings(node)].sum(dim=0)
+                written = rows_of(self.model.siblings(node), outputs.device)
+                return outputs.sum(dim=0) - run.outputs[written].sum(dim=0)
             if graph.sublayers[index + 1].reads <= node:
                 return nothing
             before = run.outputs[graph.sender_slices[index + 1]].sum(dim=0)
@@ -231,7 +240,7 @@ class NodePatching:
         inputs = []
         for port in range(clean.shape[1]):
             rows, which = clean[:, port].unique(dim=0, return_inverse=True)
-            inputs.append((self._inputs(index, rows), which.to(self.delta.device)))
+            inputs.append((self._inputs(index, rows), on_device(which, self.delta.device)))
         return self._from_inputs(node, inputs, siblings)
 
     def _from_inputs(self, node: int, inputs: Sequence[tuple[Tensor, Tensor]], siblings: Tensor) -> Tensor:
@@ -241,7 +250,7 @@ class NodePatching:
         if not isinstance(sublayer, Attention):
             x, which = inputs[0]
             return sublayer(x[None], [local])[:, which]
-        head = torch.tensor([local], device=self.delta.device)
+        head = on_device(torch.tensor([local]), self.delta.device)
         projected: dict[Kind, Tensor] = {}
         for port, (x, which) in zip(self.graph.ports_of(node), inputs, strict=True):
             for kind in kinds_of(self.graph, port):
@@ -250,7 +259,7 @@ class NodePatching:
         gathered = sublayer.attend(q, k, v, self.layout, self.runs.prefix[index - 1], head)
         if sublayer.joint_norm is None:
             return sublayer.write(gathered, head)
-        others = self._both_sides(index, sublayer)[:, siblings.long()]
+        others = self._both_sides(index, sublayer)[:, on_device(siblings.long(), self.delta.device)]
         return sublayer.write(torch.cat([others[:local], gathered, others[local + 1 :]]))
 
     def port_inputs(self, index: int, side: Side) -> Tensor:
@@ -268,28 +277,29 @@ class NodePatching:
     def _inputs(self, index: int, clean: Tensor, *, last: bool = False) -> Tensor:
         """Input of a port of a sublayer for each row of clean senders [row, sender]. -> [row, example, window, d]
 
-        Senders that always move together are added up first; the largest such set is all senders minus the others.
+        Of senders that always move together, the largest set is all senders minus the others.
         """
-        # Gates compare a few groups of edges among hundreds of senders: most of these stand in one set, whose sum would
-        # cost as much as all others'.
+        # Gates compare a few groups of edges among hundreds of senders: most of these move together, and a row in which
+        # they are clean is the whole less what is not. So only the others are read.
         columns = slice(-1, None) if last else slice(None)
         delta, whole = self.delta[:, :, columns], self.whole[index - 1][:, columns]
-        patterns, which = clean[:, : self.graph.sublayers[index].reads].T.unique(dim=0, return_inverse=True)
-        largest = int(which.bincount().argmax())
-        sums = torch.zeros(len(patterns), *whole.shape, dtype=whole.dtype, device=whole.device)
-        for pattern in range(len(patterns)):
-            if pattern != largest and bool(patterns[[pattern, largest]].any()):
-                sums[pattern] = delta[(which == pattern).nonzero().flatten()].sum(dim=0)
-        if bool(patterns[largest].any()):
-            sums[largest] = whole - sums.sum(dim=0)
-        moved: Tensor = torch.tensordot(patterns.T.to(sums), sums, dims=1)
+        clean = clean[:, : self.graph.sublayers[index].reads]
+        patterns, which = clean.T.unique(dim=0, return_inverse=True)
+        largest = which.bincount().argmax()
+        starts_whole = patterns[largest]  # [row]
+        weights = clean.int() - starts_whole.int()[:, None]  # 1 is added to nothing, -1 taken from the whole
+        others = weights.any(dim=0).nonzero().flatten()
+        signs = on_device(weights[:, others], delta.device, delta.dtype)
+        moved: Tensor = torch.tensordot(signs, delta[rows_of(others.tolist(), delta.device)], dims=1)
+        if bool(starts_whole.any()):
+            moved += on_device(starts_whole, delta.device, delta.dtype)[:, None, None, None] * whole
         return self.base[index - 1][:, columns] + moved
 
     def _in_parts(self, node: int, clean: Tensor, siblings: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Rows in parts that fit the memory of a few copies of the residual stream."""
         writers = 0 if node == LOGITS else len(self.model.siblings(node))
         copies = 2 + len(self.graph.ports_of(node)) + writers
-        size = max(1, ROW_BYTES // (copies * self.whole[0].numel() * self.whole[0].element_size()))
+        size = max(1, self._row_bytes // (copies * self.whole[0].numel() * self.whole[0].element_size()))
         return list(zip(clean.split(size), siblings.split(size), strict=True))
 
     def _both_sides(self, index: int, sublayer: Attention) -> Tensor:
@@ -309,8 +319,7 @@ class PatchedBatches:
 
     def __init__(self, setting: Setting, circuit: Circuit | None = None) -> None:
         self.setting, self.model, self.circuit = setting, setting.model, circuit
-        needed = len(setting) * bytes_per_example(setting.model, window_of(setting.pairs), gradient=True)
-        self._fits = 2 * needed <= setting.memory
+        self._fits = 2 * setting.needed_bytes(len(setting), gradient=True) <= setting.memory
         self._cached: dict[int, NodePatching] = {}  # by the first example of their batch
 
     def __iter__(self) -> Iterator[NodePatching]:

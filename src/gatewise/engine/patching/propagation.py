@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.graph import LOGITS, Graph
+from gatewise.devices import on_device, rows_of
 from gatewise.models.components import KINDS, Kind
 from gatewise.models.model import Model
 
@@ -99,6 +100,7 @@ class Step:
     sublayer: int  # index in model.sublayers
     nodes: list[int]  # sender indices
     written: list[int]  # the nodes whose outputs change with theirs: the same, or all heads of a coupled layer
+    written_rows: slice | Tensor  # the same, as what selects them
     locals: list[int]  # indices within the sublayer
     heads: Tensor  # the same
     wide: bool
@@ -114,11 +116,7 @@ class Route:
     changed: list[int]  # what the start writes, then what each step does
     wide_changed: list[int]  # of those, what is written at all positions
     into_logits: Tensor  # [changed sender] of 0 and 1
-
-    @property
-    def read_by_logits(self) -> list[int]:
-        """The changed senders that the logits read."""
-        return [sender for sender, read in zip(self.changed, self.into_logits.tolist(), strict=True) if read]
+    read_by_logits: list[int]  # the changed senders that the logits read
 
 
 def find_route(model: Model, in_circuit: Tensor, node: int, live: Sequence[int]) -> Route:
@@ -136,7 +134,9 @@ def find_route(model: Model, in_circuit: Tensor, node: int, live: Sequence[int])
         for step in steps:
             changed += step.written
             wide_changed += step.written if step.wide else []
-    return Route(start, route_steps, changed, wide_changed, in_circuit[-1, changed].to(model.head))
+    into_logits = on_device(in_circuit[-1, changed], model.device, model.head.dtype)
+    read_by_logits = [sender for sender in changed if in_circuit[-1, sender]]
+    return Route(start, route_steps, changed, wide_changed, into_logits, read_by_logits)
 
 
 def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Reading] = ()) -> Step:
@@ -144,7 +144,8 @@ def step_of(model: Model, nodes: list[int], wide: bool, readings: Sequence[Readi
     index, together = model.graph.sublayer_of_sender[nodes[0]], model.siblings(nodes[0])
     written = [*together] if len(together) > 1 else nodes
     locals_ = [node - model.graph.sender_slices[index].start for node in nodes]
-    return Step(index - 1, nodes, written, locals_, torch.tensor(locals_, device=model.head.device), wide, readings)
+    heads, rows = on_device(torch.tensor(locals_), model.device), rows_of(written, model.device)
+    return Step(index - 1, nodes, written, rows, locals_, heads, wide, readings)
 
 
 def _steps(
@@ -181,7 +182,8 @@ def _readings(
         # (`liveness`), so no change that reaches them is missing among the wide ones.
         everywhere = wide or kind in ("k", "v")
         ports = [port for port, _ in members]
-        mix = in_circuit[ports][:, wide_changed if everywhere else changed].to(model.head)
-        rows = torch.tensor([row for _, row in members], device=model.head.device)
+        mix = in_circuit[ports][:, wide_changed if everywhere else changed]
+        mix = on_device(mix, model.device, model.head.dtype)
+        rows = on_device(torch.tensor([row for _, row in members]), model.device)
         readings.append(Reading(kind, ports, rows, everywhere, mix))
     return readings

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gatewise.devices import widened, widest_float
 from gatewise.engine.runs.batches import window_of
 from gatewise.engine.runs.residual_stream import walk
 from gatewise.models.components import Attention, KeysValues
@@ -22,6 +23,7 @@ from gatewise.tasks.pairs import Pairs
 
 Direction = Literal["ns", "dn"]
 Ablation = Literal["patching", "zero", "mean", "noise"]
+ABLATIONS: tuple[Ablation, ...] = ("patching", "zero", "mean", "noise")
 Prefix = tuple[KeysValues | None, ...]  # one for each sublayer of the model
 
 
@@ -62,7 +64,7 @@ def lay_out(model: Model, pairs: Pairs, *, share_prefix: bool) -> Layout:
     begins where the first of its pairs differs.
     """
     start = pairs.width - window_of(pairs) if share_prefix else 0
-    return Layout(pairs.lengths.to(model.device), pairs.width, start, model.dtype)
+    return Layout(pairs.to(model.device).lengths, pairs.width, start, model.dtype)
 
 
 @torch.no_grad()
@@ -153,6 +155,7 @@ class BothRuns:
 def both_runs(model: Model, pairs: Pairs, *, share_prefix: bool = True) -> BothRuns:
     """Run both sides once, from their first difference on."""
     layout = lay_out(model, pairs, share_prefix=share_prefix)
+    pairs = pairs.to(model.device)
     prefix = prefix_of(model, pairs.clean, layout)
     clean, corrupted = (plain_run(model, tokens, layout, prefix) for tokens in (pairs.clean, pairs.corrupted))
     return BothRuns(layout, prefix, clean, corrupted)
@@ -200,12 +203,12 @@ def _noise(pairs: Pairs, like: Tensor, seed: int, first_example: int) -> Tensor:
 def clean_moments(model: Model, batches: list[Pairs]) -> Moments:
     """Mean and deviation of the nodes' outputs over examples and real positions of the clean run."""
     count, shape = 0, (len(model.graph.senders), model.d_model)
-    total, square = torch.zeros(2, *shape, dtype=torch.float64, device=model.device)
+    total, square = torch.zeros(2, *shape, dtype=widest_float(model.device), device=model.device)
     for pairs in batches:
         layout = lay_out(model, pairs, share_prefix=False)
         outputs = plain_run(model, pairs.clean, layout).outputs
         # In float64: the variance is a difference of two sums that are nearly equal where a mean is large.
-        chosen = outputs[:, layout.real()].double()  # [sender, real position, d]
+        chosen = widened(outputs[:, layout.real()])  # [sender, real position, d]
         count += chosen.shape[1]
         total += chosen.sum(1)
         square += chosen.square().sum(1)

@@ -395,8 +395,10 @@ def _run_subsets(setting: Setting, switches: Tensor, subsets: Tensor) -> _Subset
             engine = SparseEngine(model, setting.intervention(batch))
             metric = residual_values(model, batch.pairs, setting.value)
             examples = slice(batch.first, batch.first + len(batch.pairs))
-            for row, circuit in enumerate(circuits):
-                logit_diffs[row, examples] = metric(engine.residual(circuit)).cpu()
+            measured = []
+            for circuit in circuits:
+                measured.append(metric(engine.residual(circuit)))
                 bar.advance()
+            logit_diffs[:, examples] = torch.stack(measured).cpu().double()
     logit_diffs -= logit_diffs[0].clone()
     return _SubsetRuns(logit_diffs[2:][which], check_total_effect(logit_diffs[1]))

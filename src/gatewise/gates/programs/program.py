@@ -33,6 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gatewise.devices import fetched, on_device
 from gatewise.engine.patching.node_patching import LOGITS, NodePatching, PatchedBatches
 from gatewise.gates.testing.candidates import REST, Candidate
 from gatewise.gates.testing.gate_test import FLOOR
@@ -230,9 +231,10 @@ def _measure(batches: PatchedBatches, receivers: Sequence[_Receiver]) -> tuple[l
     """Normalised effects of all sets of every receiver [set], and the levels that each gives to later ones."""
     total, sums = 0.0, dict[tuple[int, ...], Tensor]()
     for batch in batches:
-        total += float(batch.total_effect.sum())
-        for key, effects in _batch_effects(batch, receivers):
-            sums[key] = sums[key] + effects if key in sums else effects
+        total += batch.summed_effect
+        keys, measured = zip(*_batch_effects(batch, receivers), strict=True)
+        for key, effects in zip(keys, fetched(measured), strict=True):
+            sums[key] = sums[key] + effects.double() if key in sums else effects.double()
     tables = [(sums[b,] - sums[b,][0]) / total for b in range(len(receivers))]
     levels = {}
     for a, b in itertools.combinations(range(len(receivers)), 2):
@@ -281,15 +283,17 @@ def _carried(receiver: _Receiver, delta: Tensor) -> Tensor:
     """What the edges of each operand bring above the corrupted run. [operand, port, example, window, d]"""
     # Whole ports all have the same senders: equal rows are summed once.
     rows, which = receiver.masks.flatten(0, 1).unique(dim=0, return_inverse=True)
-    sums: Tensor = torch.tensordot(rows.to(delta), delta, dims=1)[which]
+    sums: Tensor = torch.tensordot(on_device(rows, delta.device, delta.dtype), delta, dims=1)
+    sums = sums[on_device(which, delta.device)]
     return sums.reshape(*receiver.masks.shape[:2], *delta.shape[1:])
 
 
 def _effect(batch: NodePatching, receiver: _Receiver, rows: Tensor, carried: Tensor) -> Tensor:
-    """Effect of the receiver if it reads these of what is carried. rows: [row, carried] -> [row] in float64"""
+    """Effect of the receiver if it reads these of what is carried. rows: [row, carried] -> [row]"""
     index = -1 if receiver.node == LOGITS else batch.graph.sublayer_of_sender[receiver.node] - 1
-    inputs = batch.base[index] + torch.tensordot(rows.to(carried), carried, dims=1).movedim(1, 0)
-    return batch.worth(receiver.node, list(inputs), torch.ones(len(rows), dtype=torch.bool)).sum(dim=-1).cpu()
+    chosen = on_device(rows, carried.device, carried.dtype)
+    inputs = batch.base[index] + torch.tensordot(chosen, carried, dims=1).movedim(1, 0)
+    return batch.worth(receiver.node, list(inputs), torch.ones(len(rows), dtype=torch.bool)).sum(dim=-1)
 
 
 def _outputs(batch: NodePatching, receiver: _Receiver) -> list[dict[int, Tensor]]:

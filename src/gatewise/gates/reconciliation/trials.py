@@ -17,6 +17,7 @@ import torch
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
+from gatewise.devices import widest_float
 from gatewise.engine.patching.node_patching import NodePatching
 from gatewise.engine.running import run_circuit
 from gatewise.engine.setting import Setting
@@ -151,11 +152,14 @@ def try_removals(
 def _trials_of_task(formula: TaskFormula, setting: Setting, removals: Mapping[str, Circuit]) -> list[TriedRemoval]:
     pairs, graph = setting.pairs, setting.graph
     full, empty = (run_circuit(setting.model, setting, circuit) for circuit in (graph.full(), graph.empty()))
-    reference, low, high = log_probabilities(full), pairs.logit_diff(empty).double(), pairs.logit_diff(full).double()
+    reference, low, high = (
+        log_probabilities(full),
+        *(pairs.logit_diff(logits).cpu().double() for logits in (empty, full)),
+    )
     trials = []
     for name, removal in removals.items():
         logits = run_circuit(setting.model, setting, ~removal) if removal else full
-        logit_diff = pairs.logit_diff(logits).double()
+        logit_diff = pairs.logit_diff(logits).cpu().double()
         share = float((logit_diff - low).mean() / (high - low).mean())
         predicted = misleading = None
         if name == ANSWER:
@@ -227,6 +231,7 @@ def _effects(setting: Setting, circuit: Circuit | None = None) -> dict[str, floa
     for batch in setting.batches(gradient=True):
         whole = NodePatching(setting, batch)
         changed = whole if circuit is None else NodePatching(setting, batch, circuit)
-        of_senders = [float((whole.gradient(i) * changed.delta[i]).sum(dtype=torch.float64)) for i in senders]
-        effects += torch.tensor([*of_senders, float(changed.total_effect.sum())])
+        wide = widest_float(setting.model.device)
+        of_senders = [(whole.gradient(i) * changed.delta[i]).sum(dtype=wide) for i in senders]
+        effects += torch.stack([*of_senders, changed.total_effect.sum()]).cpu()
     return dict(zip(setting.graph.nodes, effects.tolist(), strict=True))

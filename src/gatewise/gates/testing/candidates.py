@@ -109,16 +109,16 @@ def _group_mask(graph: Graph, ports: Sequence[int], edges: Tensor, group: str, m
         if "->" not in member:
             mask[_port(graph, receiver, ports, member)] = True
             continue
-        edge = graph.index(member)
-        port, sender = int(graph.edge_port[edge]), int(graph.edge_sender[edge])
-        if port not in ports:
-            raise GatewiseError(
-                f"group {group!r} has {member!r}, which goes into {graph.port_node[port]}, not into {receiver}; all "
-                f"edges of a gate have one receiver."
-            )
-        if not bool(edges[ports.index(port), sender]):
-            raise GatewiseError(f"group {group!r} has {member!r}, which is not in the circuit.")
-        mask[ports.index(port), sender] = True
+        for edge in graph.indices(member):
+            port, sender = int(graph.edge_port[edge]), int(graph.edge_sender[edge])
+            if port not in ports:
+                raise GatewiseError(
+                    f"group {group!r} has {member!r}, which goes into {graph.port_node[port]}, not into {receiver}; "
+                    f"all edges of a gate have one receiver."
+                )
+            if not bool(edges[ports.index(port), sender]):
+                raise GatewiseError(f"group {group!r} has {member!r}, which is not in the circuit.")
+            mask[ports.index(port), sender] = True
     mask &= edges
     if not bool(mask.any()):
         raise GatewiseError(f"group {group!r} of {receiver} has no edges; leave it out, or name some.")

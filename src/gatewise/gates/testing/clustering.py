@@ -48,7 +48,7 @@ def cluster_by_partners(batches: PatchedBatches, node: int, edges: Tensor, seed:
     signed, sizes = exact_partners(batches, node, movers, single, draw_orders(len(movers), _ORDERS, seed))
     # Columns of the senders only: all other edges together are a partner that every edge may have, which groups none.
     rows = torch.cat([signed[:, : len(senders)], sizes[:, : len(senders)]], dim=1)
-    total = sum(float(receivers.total_effect.sum()) for receivers in batches)
+    total = sum(receivers.summed_effect for receivers in batches)
     weights = rows.norm(dim=1) / abs(total)
     with_partners = (weights > max(_SILENT * float(weights.max()), _ROUNDING)).nonzero().flatten().tolist()
     if len(with_partners) < 2:

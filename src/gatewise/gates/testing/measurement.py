@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
+from gatewise.devices import fetched
 from gatewise.engine.patching.node_patching import LOGITS, NodePatching, PatchedBatches, Side
 from gatewise.engine.setting import Data, Setting
 from gatewise.errors import GatewiseError
@@ -106,14 +107,17 @@ def measure_tables(
     parts: list[list[Tensor]] = [[] for _ in candidates]
     totals = []
     for receivers in batches:
+        by_receiver: list[tuple[int, Tensor]] = []
         # Candidates of one receiver are measured in one call: the rows that they share are computed once.
         for node, indices in by_node.items():
             rows = [candidates[index].clean_edges(sets) for index in indices]
             clean, rest_is_clean = (torch.cat(columns) for columns in zip(*rows, strict=True))
-            effects = receivers.values(node, clean, rest_is_clean).cpu()
-            for index, part in zip(indices, effects.split([len(edges) for edges, _ in rows]), strict=True):
-                parts[index].append(part)
-        totals.append(receivers.total_effect.cpu())
+            effects = receivers.values(node, clean, rest_is_clean)
+            by_receiver += zip(indices, effects.split([len(edges) for edges, _ in rows]), strict=True)
+        *fetched_parts, total_effect = fetched([*(part for _, part in by_receiver), receivers.total_effect])
+        for (index, _), part in zip(by_receiver, fetched_parts, strict=True):
+            parts[index].append(part.double())
+        totals.append(total_effect.double())
     total = torch.cat(totals)
     return [torch.cat(of_batches, dim=-1) for of_batches in parts], check_total_effect(total) if check else total
 
@@ -132,7 +136,7 @@ def end_to_end_interaction(receivers: NodePatching, candidate: Candidate, member
         sets = [bits | 1 << len(candidate.groups) for bits in sets]
     clean, rest_is_clean = candidate.clean_edges(sets)
     if candidate.node == LOGITS:  # nothing follows the logits: their effect is the true one, whatever the side
-        return (signs @ receivers.values(candidate.node, clean, rest_is_clean).cpu()).expand(len(SIDES), -1)
+        return (signs @ receivers.values(candidate.node, clean, rest_is_clean).cpu().double()).expand(len(SIDES), -1)
     outputs = receivers.outputs(candidate.node, clean, rest_is_clean)
     logit_diffs = [receivers.logit_diffs_with(candidate.node, outputs, side) for side in SIDES]
-    return torch.stack([signs @ values.cpu() for values in logit_diffs])
+    return torch.stack([signs @ values.double() for values in fetched(logit_diffs)])

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
+from gatewise.devices import fetched
 from gatewise.engine.patching.node_patching import PatchedBatches
 from gatewise.engine.setting import Data
 from gatewise.gates.testing.candidates import read_candidate
@@ -117,7 +118,7 @@ def local_and_downstream(batches: PatchedBatches) -> tuple[Tensor, Tensor]:
     parts, total = [], 0.0
     for receivers in batches:
         parts.append(torch.stack(receivers.parts()))
-        total += float(receivers.total_effect.sum())
+        total += receivers.summed_effect
     arising, scores = torch.stack(parts).sum(dim=0) / total
     return arising, scores
 
@@ -165,16 +166,20 @@ def exact_partners(
     """
     signed = torch.zeros(len(edges), len(movers), dtype=torch.float64)
     sizes = torch.zeros_like(signed)
+    by_order = []
     for order in orders:
         steps = _clean_steps(movers, order)[:, None]
         clean = torch.stack([steps | edges, steps & ~edges])  # [with or without the edge, step, edge, port, sender]
         coupled_heads = _coupled_heads(len(steps))[:, None].expand(2, -1, len(edges))
-        effects = torch.zeros(len(steps), len(edges), dtype=torch.float64)
+        effects: Tensor | None = None
         for receivers in batches:
             values = receivers.values(node, clean.flatten(0, 2), coupled_heads.flatten()).sum(dim=-1)
-            with_edge, without = values.cpu().reshape(clean.shape[:3])
-            effects += with_edge - without
-        changes = effects.diff(dim=0).T
+            with_edge, without = values.reshape(clean.shape[:3])
+            effects = with_edge - without if effects is None else effects + (with_edge - without)
+        assert effects is not None  # there are pairs
+        by_order.append(effects)
+    for order, effects in zip(orders, fetched(by_order), strict=True):
+        changes = effects.double().diff(dim=0).T
         signed[:, list(order)] += changes / len(orders)
         sizes[:, list(order)] += changes.abs() / len(orders)
     return signed, sizes

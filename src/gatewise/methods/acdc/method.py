@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import torch
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
-from gatewise.engine.patching.incremental import ROW_BYTES, State
+from gatewise.engine.patching.incremental import State
 from gatewise.engine.runs.activations import both_runs
 from gatewise.engine.runs.counting import Counter
 from gatewise.engine.setting import Setting
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods.acdc._checkpoint import Outcome, load_state, save_state
 from gatewise.methods.acdc._threshold import nearest_outcome
-from gatewise.methods.acdc.search import Searcher
+from gatewise.methods.acdc.search import Searcher, float_noise
 from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share
 from gatewise.progress import progress_bar
 
@@ -58,6 +60,19 @@ class Acdc(Method):
             raise GatewiseError("chain, batch and max_thresholds are at least 1.")
         if self.first_threshold is not None and not self.first_threshold > 0:
             raise GatewiseError(f"first_threshold is a tau above 0, got {self.first_threshold!r}.")
+
+    def check(self, problem: Problem) -> None:
+        """Warn of a tau that the number type cannot tell from 0, before a search that keeps nearly everything."""
+        dtype = str(problem.model.dtype).removeprefix("torch.")
+        if problem.threshold is not None and problem.threshold < float_noise(dtype):
+            warnings.warn(_noise(problem.threshold, dtype), GatewiseWarning, stacklevel=4)
+
+    def doubts(self, circuit: Circuit) -> list[str]:
+        """Point out that the tau that was found for a number of edges is below the noise of the number type."""
+        record = circuit.provenance
+        tau, dtype = record.get("notes", {}).get("tau", 1.0), str(record.get("dtype"))
+        sought = record.get("threshold") is None
+        return [f"was found with a tau where {_noise(tau, dtype)}"] if sought and tau < float_noise(dtype) else []
 
     def search(self, problem: Problem) -> dict[SearchDirection, list[Finding]]:
         """Search in one direction: directions share nothing."""
@@ -129,13 +144,20 @@ class Acdc(Method):
         thresholds = 1 if largest is None else _TYPICAL_THRESHOLDS * largest / _TYPICAL_EDGES
         return Work(
             runs=counter.peak + inputs,
-            buffers=min(ROW_BYTES, chain) * len(directions),
+            buffers=min(problem.setting.row_bytes, chain) * len(directions),
             operations=counter.operations,
             moved=counter.moved,
             micro_batch=len(problem.pairs),
             micro_batches=1,
             rough_f=len(directions) * (_LEAST_F + graph.n_edges / len(graph.senders) * thresholds),
         )
+
+
+def _noise(tau: float, dtype: str) -> str:
+    return (
+        f"tau {tau:.2g} is below the noise of sums in {dtype} ({float_noise(dtype):.0e}): which edges stay depends on "
+        f"rounding. Use a larger tau, fewer edges, or dtype='float64'."
+    )
 
 
 def _exactly(problem: Problem, size: int, outcome: Outcome, thresholds: int) -> Finding:

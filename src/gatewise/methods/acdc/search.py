@@ -22,14 +22,15 @@ import torch
 from torch import Tensor
 
 from gatewise.circuits.graph import Graph
+from gatewise.devices import fetched, on_device
 from gatewise.engine.forward.dense import DenseEngine
 from gatewise.engine.metrics import Deviation
-from gatewise.engine.patching.incremental import ROW_BYTES, Proposal, State
-from gatewise.engine.patching.kl_screening import Divergence
+from gatewise.engine.patching.incremental import Proposal, State
+from gatewise.engine.patching.kl_screening import Divergence, screening_bytes
 from gatewise.engine.patching.low_rank_unembedding import UnembeddingBases, UnembeddingBasis
 from gatewise.engine.patching.propagation import DEAD, Route, all_liveness, liveness
 from gatewise.engine.runs.activations import Direction
-from gatewise.engine.runs.batches import bytes_per_example, check_free_memory, window_of
+from gatewise.engine.runs.batches import ROW_BYTES, check_budget, check_free_memory
 from gatewise.engine.setting import Batch
 from gatewise.errors import GatewiseError
 from gatewise.methods.acdc._checkpoint import Outcome, Progress
@@ -43,6 +44,11 @@ _WIDEST_BAND = 1e-3
 _WANTED_BOUND = 0.25  # share of tau that bounds on D may have
 _FIRST_CHAIN = 8  # length of a sublayer's first chain
 _CANONICAL_BATCH = 8  # examples; no parameter: canonical values must not depend on how a search was cut up
+
+
+def float_noise(dtype: str) -> float:
+    """Return the smallest tau, in nats, that decides by more than the rounding of sums in a number type."""
+    return {"float64": 1e-11, "float32": 1e-5}.get(dtype, _WIDEST_BAND)
 
 
 def receiver_order(graph: Graph) -> list[int]:
@@ -73,10 +79,20 @@ class Searcher:
 
     def _check_memory(self) -> None:
         """Refuse what does not fit: of all examples both runs, and each direction's outputs, inputs, queries, keys."""
-        pairs, buffers = self.problem.pairs, 2 + 2 * len(self.directions)
-        window = window_of(pairs) if self.problem.setting.ablation == "patching" else pairs.width
-        needed = len(pairs) * bytes_per_example(self.model, window, buffers=buffers) + ROW_BYTES
-        check_free_memory(self.model, needed, f"ACDC with {len(pairs)} examples on {self.model.name}")
+        setting, examples = self.problem.setting, len(self.problem.pairs)
+        needed = setting.needed_bytes(examples, states=len(self.directions))
+        needed += len(self.directions) * screening_bytes(self.model, examples)
+        needed += min(ROW_BYTES, needed // 3)  # rows take a quarter of the budget, see `Setting.row_bytes`
+        what = f"ACDC with {examples} examples of {self.problem.pairs.width} tokens on {self.model.name}"
+        if setting.has_budget:
+            check_budget(needed, setting.memory, what)
+        check_free_memory(self.model, needed, what)
+
+    @property
+    def row_bytes(self) -> int:
+        """What the rows of a chain may take in each state: all states have theirs at the same time."""
+        setting = self.problem.setting
+        return setting.row_bytes // (len(self.runs) * len(self.directions)) if setting.has_budget else setting.row_bytes
 
     def _batches(self, size: int | None) -> list[Batch]:
         pairs = self.problem.pairs
@@ -191,7 +207,8 @@ class _Canonical:
         without[port, sender] = False
         totals = dict.fromkeys(self._directions, 0.0)
         for direction, engine, distance in self._engines:
-            masks = (mask.to(self._model.device, self._model.dtype) for mask in (circuit, without))
+            device, dtype = self._model.device, self._model.dtype
+            masks = (on_device(mask, device, dtype) for mask in (circuit, without))
             before, after = distance.exact(torch.stack([engine.residual(mask) for mask in masks])).sum(dim=-1)
             totals[direction] += float(after - before) / len(self._searcher.problem.pairs)
         return [totals[direction] for direction in self._directions]
@@ -205,10 +222,11 @@ class _DirectionState:
         self.distances: list[Distances] = []
         for batch, runs in searcher.runs:
             reference, intervention = runs.reference(direction), runs.intervention(searcher.model, direction)
-            self.states.append(State(searcher.model, intervention, reference.outputs, circuit))
+            self.states.append(State(searcher.model, intervention, reference.outputs, circuit, searcher.row_bytes))
             self.distances.append(searcher.distance(reference.logits, batch.pairs))
         self._graph, self._examples = searcher.graph, len(searcher.problem.pairs)
-        self.value, self.bound = 0.0, 0.0  # D of the current circuit, and how much larger it may be
+        self._value: float | Tensor = 0.0  # D of the current circuit; on the device until somebody asks
+        self.bound = 0.0  # how much larger it may be
         self._bases: UnembeddingBases  # of the current sublayer
         # What the candidates of the current node change the last residual within, where it is only a few directions.
         self._basis: UnembeddingBasis | None = None
@@ -216,14 +234,21 @@ class _DirectionState:
         self._proposals: list[Proposal] = []
 
     def _mean(self, batches: Sequence[Tensor]) -> Tensor:
-        """Average over all examples. batches: [row, example] each -> [row]"""
+        """Average over all examples. batches: [..., row, example] each -> [..., row]"""
         total: Tensor = torch.stack([values.sum(dim=-1) for values in batches]).sum(dim=0) / self._examples
-        return total.cpu()
+        return total
+
+    @property
+    def value(self) -> float:
+        """D of the current circuit."""
+        if isinstance(self._value, Tensor):
+            self._value = float(self._value)
+        return self._value
 
     def measure(self) -> None:
         """Measure the current D exactly, so that bounds do not add up."""
         values = [distance.exact(state.last[None]) for state, distance in zip(self.states, self.distances, strict=True)]
-        self.value, self.bound = float(self._mean(values)[0]), 0.0
+        self._value, self.bound = self._mean(values)[0], 0.0
 
     def begin_sublayer(self, circuit: Tensor, live: Sequence[int], sublayer: int, bases: UnembeddingBases) -> None:
         """Compute anew what comes after a sublayer."""
@@ -263,13 +288,17 @@ class _DirectionState:
             value, bound = distance.estimate(proposal.residual, wanted, self._basis, state.last)
             values.append(value)
             bounds.append(bound)
-        means = self._mean(values)
+        both = self._mean([torch.stack(batch) for batch in zip(values, bounds, strict=True)])
+        if isinstance(self._value, Tensor):  # fetched with the rest: an accelerator waits once
+            current, both = fetched([self._value, both])
+            self._value = float(current)
+        means, mean_bounds = both.cpu()
         if not bool(torch.isfinite(means).all()):
             raise GatewiseError(
                 f"removing edges into {self._graph.ports[port]} gives NaN or infinity. "
                 f"Load the model with dtype='float32' or 'float64'."
             )
-        return means.tolist(), self._mean(bounds).tolist()
+        return means.tolist(), mean_bounds.tolist()
 
     def exact(self, rows: Sequence[int]) -> list[float]:
         """Measure D of rows of the last chain with the whole vocabulary; row -1 is the current circuit."""
@@ -277,13 +306,13 @@ class _DirectionState:
         for state, proposal, distance in zip(self.states, self._proposals, self.distances, strict=True):
             residuals = [state.last if row < 0 else proposal.residual[row] for row in rows]
             values.append(distance.exact(torch.stack(residuals)))
-        return self._mean(values).tolist()
+        return self._mean(values).cpu().tolist()
 
     def accept(self, port: int, senders: Sequence[int], value: float, bound: float) -> None:
         """Remove these first senders of the last chain."""
         for state, proposal in zip(self.states, self._proposals, strict=True):
             state.accept(proposal, len(senders) - 1, {port: senders})
-        self.value, self.bound = value, bound
+        self._value, self.bound = value, bound
 
 
 class _GreedySearch:

@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.selection import select_edges
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.runs.counting import GRAIN, Counter
@@ -34,12 +35,13 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share, single_directions_of
 from gatewise.methods.edge_pruning.hard_concrete import expected_mask
-from gatewise.methods.edge_pruning.objective import Objective, bytes_of
 from gatewise.methods.edge_pruning.training import Goal, Training, open_edges, train
+from gatewise.methods.objective import Objective, bytes_of
 from gatewise.progress import progress_bar
 
 _MOST_PER_STEP = 32  # examples of a step, by default
 _COUNTED = 8  # steps that a forecast counts
+_UNSETTLED = 0.25  # deviation of the expected number of edges from the asked one, from which on it is warned of
 
 
 class Optimiser(NamedTuple):
@@ -93,6 +95,7 @@ class EdgePruning(Method):
     together = True
     threshold_meaning = "expected mask value, from 0 to 1, trained at `penalty` nats per edge"
     saves_parts = True
+    seeded = True
 
     steps: int = 300
     ramp: float = 0.7
@@ -210,10 +213,24 @@ class EdgePruning(Method):
             return [Finding(scores >= problem.threshold, scores, notes)]
         findings = []
         for size in problem.sizes[direction]:
-            scores, log_alpha, notes = scored[self._trained_size(size, problem, direction)]
+            trained_for = self._trained_size(size, problem, direction)
+            scores, log_alpha, notes = scored[trained_for]
+            notes = {**notes, "trained_for": trained_for}
             mask = select_edges(problem.graph, _strength(scores, log_alpha), size, problem.select)
             findings.append(Finding(mask, scores, notes))
         return findings
+
+    def doubts(self, circuit: Circuit) -> list[str]:
+        """Point out masks that have not settled: they expect another number of edges than the circuit has."""
+        notes = circuit.provenance.get("notes", {})
+        wanted = notes.get("trained_for")
+        far = [edges for edges in notes.get("expected_edges", []) if wanted and abs(edges / wanted - 1) > _UNSETTLED]
+        if not far:
+            return []
+        return [
+            f"is cut from masks that were to keep {wanted:,} edges and expect {far[0]:,.0f}: the training has not "
+            f"settled. Give it more steps than {self.steps:,} (--set steps={2 * self.steps})."
+        ]
 
     def forecast(self, problem: Problem) -> Work:
         """Count all steps of the schedule: with a mask for each example, by some of them, on random masks.
@@ -223,6 +240,7 @@ class EdgePruning(Method):
         setting, directions, graph = problem.setting, problem.single_directions, problem.graph
         objective = Objective(setting, directions[:1], self.examples_per_step(len(setting)))
         batches = objective.steps[0]
+        room = objective.room
         with Counter() as preparing:
             prepared_bytes = bytes_of(objective.prepared(batches[0], directions[0]))
         sizes = [size for sizes in problem.sizes.values() for size in sizes if size < graph.n_edges]
@@ -244,8 +262,8 @@ class EdgePruning(Method):
             moved += (end - begin) * counted[size].moved
         per_step = len(batches) * len(directions)
         preparations = len(objective.steps) * per_step
-        others = min(setting.memory, (preparations - 1) * prepared_bytes)
-        if preparations * prepared_bytes > setting.memory:
+        others = min(room, (preparations - 1) * prepared_bytes)
+        if preparations * prepared_bytes > room:
             preparations = self.steps * per_step  # they are made again at every step
         return Work(
             runs=int(GRAIN * (max(preparing.peak, preparing.live + peak) + others)),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gatewise.errors import GatewiseError
 from gatewise.methods.edge_pruning.hard_concrete import probability_above, sample_mask
-from gatewise.methods.edge_pruning.objective import Objective
+from gatewise.methods.objective import Objective
 
 if TYPE_CHECKING:
     from gatewise.methods.edge_pruning.method import EdgePruning

@@ -63,6 +63,8 @@ class GgufModel:
 
 def read_gguf(path: Path) -> GgufModel:
     """Read the model in a file; its weights are read when they are asked for."""
+    if path.exists() and not path.is_file():
+        raise GatewiseError(f"{path} is not a regular file; expected a .gguf file.")
     try:
         content = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
     except OSError as error:

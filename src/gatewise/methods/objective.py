@@ -14,7 +14,7 @@ from gatewise.engine.metrics import KL
 from gatewise.engine.runs.activations import Direction, Intervention
 from gatewise.engine.setting import Batch, Setting
 
-_ROOM = 256 << 20  # bytes of a step's forward pass that may be kept for its backward pass
+_ROOM = 256 << 20  # bytes of a step's forward pass that may be kept for its backward pass, at most
 
 
 class Objective:
@@ -30,7 +30,16 @@ class Objective:
         self.steps = step_batches(setting, batch)
         self._metric = setting.metric or KL
         self._prepared: dict[tuple[int, Direction], Intervention] = {}
-        self._room = setting.memory
+        largest = max(len(batch.pairs) for batches in self.steps for batch in batches)
+        spare = max(0, setting.memory - setting.needed_bytes(largest, gradient=True))
+        self._kept_of_step = min(_ROOM, spare)  # bytes of a forward pass that are kept for the way back
+        # What is prepared for the one batch there is, is part of what a step takes.
+        self.room = spare - self._kept_of_step if self.preparations > 1 else setting.memory
+
+    @property
+    def preparations(self) -> int:
+        """How many batches are prepared in all directions."""
+        return len(self.directions) * sum(len(batches) for batches in self.steps)
 
     def examples(self, step: int) -> int:
         """Return how many examples a step runs."""
@@ -59,6 +68,40 @@ class Objective:
                 gradient[rows] += into_mask.cpu() * share
         return total, graph.vector(gradient)
 
+    def of_each(self, mask: Tensor, step: int) -> tuple[float, Tensor]:
+        """Return the distance of one mask, and the gradient of every example's own distance.
+
+        Args:
+            mask: For all examples of the step. [edge]
+            step: Which step, and so which examples.
+
+        Returns:
+            The distance, averaged over examples and summed over directions, and gradients that are 0 where the mask is
+            0. [example, edge]
+        """
+        graph, batches = self.model.graph, self.steps[step % len(self.steps)]
+        matrix, first, examples = graph.matrix(mask), batches[0].first, self.examples(step)
+        total, gradient = 0.0, mask.new_zeros(examples, len(mask))
+        for direction in self.directions:
+            for batch in batches:
+                value, into_mask = self.gradient_of_each(matrix, batch, direction)
+                start = batch.first - first
+                total += float(value) / examples
+                gradient[start : start + len(batch.pairs)] += graph.vector(into_mask).to(gradient)
+        return total, gradient
+
+    def gradient_of_each(self, matrix: Tensor, batch: Batch, direction: Direction) -> tuple[Tensor, Tensor]:
+        """Return the summed distance of a batch under one mask, and the gradient of every example's.
+
+        matrix: [port, sender] -> [example, port, sender]
+        """
+        prepared = self.prepared(batch, direction)
+        distance = self._metric.distance(prepared.reference_logits, batch.pairs)
+        return self._masked(prepared).gradient(matrix, lambda logits: distance(logits).sum())
+
+    def _masked(self, prepared: Intervention) -> MaskedEngine:
+        return MaskedEngine(self.model, prepared, self._kept_of_step)
+
     def gradient(self, matrix: Tensor, batch: Batch, direction: Direction) -> tuple[Tensor, Tensor]:
         """Return the mean distance of a batch under a mask, and its gradient.
 
@@ -67,7 +110,7 @@ class Objective:
         prepared = self.prepared(batch, direction)
         loss = self._loss(prepared, batch)
         if matrix.dim() == 3:
-            return MaskedEngine(self.model, prepared, _ROOM).gradient(matrix, loss)
+            return self._masked(prepared).gradient(matrix, loss)
         return DenseEngine(self.model, prepared).gradient(matrix.to(self.model.device), loss)
 
     def _loss(self, prepared: Intervention, batch: Batch) -> Callable[[Tensor], Tensor]:
@@ -81,8 +124,8 @@ class Objective:
             return self._prepared[key]
         prepared = self.setting.intervention(batch, direction, keep=False)
         size = bytes_of(prepared)
-        if size <= self._room:
-            self._room -= size
+        if size <= self.room:
+            self.room -= size
             self._prepared[key] = prepared
         return prepared
 
