@@ -27,7 +27,7 @@ from gatewise.methods.base import SEARCH_DIRECTIONS, SearchDirection
 from gatewise.models.model import Model
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.statistics import kl_divergence, log_probabilities
-from gatewise_paper.truth.ranking_cut import smallest_within
+from gatewise_paper.truth.ranking_cut import rank_edges, smallest_within
 
 Recovery = Literal["full", "partial", "none"]
 GATES = {"AND": "and", "OR": "or", "ADDER": "adder"}
@@ -109,7 +109,9 @@ def _row(direction: SearchDirection, method: str, seeds: int) -> ToyRow:
 
 def _find(model: Model, method: str, direction: SearchDirection, seed: int) -> Circuit:
     if method == "ranking":
-        return smallest_within(Setting(model, synthetic_pairs()), _RANKING, direction, THRESHOLDS[method], seed)
+        setting = Setting(model, synthetic_pairs())
+        order = rank_edges(setting, _RANKING, direction, seed)
+        return smallest_within(setting, order, direction, THRESHOLDS[method])
     return discover(model, synthetic_pairs(), method, direction, threshold=THRESHOLDS[method], seed=seed)
 
 

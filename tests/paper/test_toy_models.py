@@ -8,11 +8,11 @@ from gatewise.errors import GatewiseError
 from gatewise.methods import discover
 from gatewise.methods.base import SearchDirection
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
-from gatewise_paper.toy_models import PAPER, table, to_json
+from gatewise_paper.toy_models import PAPER, PAPER_DIRECTIONS, table, to_json
 
 
 def test_table_one() -> None:
-    rows = table(seeds=3)
+    rows = table(("acdc", "eap", "edge-pruning"), seeds=3, directions=PAPER_DIRECTIONS)
     assert {(row.direction, row.method) for row in rows} == set(PAPER)
     for row in rows:
         assert row.entries == row.printed, row
@@ -20,6 +20,19 @@ def test_table_one() -> None:
             if recovery == "partial":
                 assert set(row.found_by_seed[gate]) == {1}
     assert all(row["as_in_the_paper"] for row in to_json(rows))
+
+
+def test_learned_ranking_recovers_in_one_direction_what_masks_do_and_all_gates_in_both() -> None:
+    ns, dn, both = table(("ranking",), seeds=1)
+    assert ns.entries == PAPER["ns", "edge-pruning"]
+    assert dn.entries == PAPER["dn", "edge-pruning"]
+    assert both.entries == ("full", "full", "full", "yes", "yes")
+    assert [row["as_in_the_paper"] for row in to_json([ns, dn, both])] == [None] * 3
+
+
+def test_both_directions_recover_all_gates_by_scores_and_by_search() -> None:
+    for row in table(("acdc", "eap"), seeds=2, directions=("ns+dn",)):
+        assert row.entries == ("full", "full", "full", "yes", "yes")
 
 
 def test_which_edge_of_a_gate_is_found_depends_on_the_seed() -> None:

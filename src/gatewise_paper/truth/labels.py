@@ -41,11 +41,12 @@ from gatewise.methods.registry import find_method
 from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Interval, ratio_interval
-from gatewise_paper.truth.ranking_cut import smallest_within
+from gatewise_paper.truth.ranking_cut import rank_edges, smallest_within
 
 METHODS = ("eap", "acdc", "edge-pruning", "ranking")
 BASELINES = ("orders", "exhaustive", "completed")
 DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
+SINGLE_DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn")
 UNION = "found"  # ns | dn: what is labelled
 ORDERS = 8  # search orders whose union is taken
 _MOST_SENDERS = 16  # of which all combinations are tried
@@ -148,7 +149,7 @@ def benchmark(study: Study, methods: Sequence[str] = METHODS, baselines: Sequenc
                 trials.append(trial(synthetic, name, study.share, seed))
                 bar.advance()
         measured.searches.extend(_search_row(name, key, trials) for key in trials[0].circuits)
-        measured.labels.extend(_label_row(name, rule, trials) for rule in trials[0].labels)
+        measured.labels.extend(label_row(name, rule, trials) for rule in trials[0].labels)
         measured.seconds[name] = sum(tried.seconds for tried in trials) / len(trials)
     return measured
 
@@ -177,8 +178,6 @@ def thresholds(
 
 
 def _find(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
-    if method == "ranking":
-        return smallest_within(Setting(synthetic.model, synthetic.pairs), Ranking(), direction, share, seed)
     bound, threshold = thresholds(synthetic, method, direction, share)
     return discover(synthetic.model, synthetic.pairs, bound, direction, threshold=threshold, seed=seed)
 
@@ -186,21 +185,40 @@ def _find(synthetic: SyntheticModel, method: str, direction: SearchDirection, sh
 def _by_method(
     synthetic: SyntheticModel, method: str, share: float, seed: int
 ) -> tuple[dict[str, Circuit], dict[str, Labels]]:
-    circuits: dict[str, Circuit] = {d: _find(synthetic, method, d, share, seed) for d in DIRECTIONS}
-    union = circuits[UNION] = circuits["ns"] | circuits["dn"]
     labels: dict[str, Labels] = {}
+    if method == "ranking":
+        circuits, labels["steady"] = _by_ranking(synthetic, share, seed)
+    else:
+        circuits = {d: _find(synthetic, method, d, share, seed) for d in DIRECTIONS}
+    union = circuits[UNION] = circuits["ns"] | circuits["dn"]
     for rule in ("plain", "repaired"):
         gates = label_gates(circuits["ns"], circuits["dn"], rule=rule)
         labels[rule] = {edge: gates.label(edge) for edge in union}
-    if method == "ranking":
-        other: dict[str, Circuit] = {d: _find(synthetic, method, d, share, seed + 1) for d in ("ns", "dn")}
-        steady = label_gates(circuits["ns"], circuits["dn"], other_seeds=[(other["ns"], other["dn"])])
-        labels["steady"] = {edge: steady.label(edge) for edge in union}
     model, pairs = synthetic.model, synthetic.pairs
     labels["tested"] = labels_by_test(test_edge_pairs(model, pairs, union))
     everywhere = test_edge_pairs(model, pairs, model.graph.full(), of=union)
     labels["tested in G"] = labels_by_test(everywhere)
     return circuits, labels
+
+
+def _by_ranking(synthetic: SyntheticModel, share: float, seed: int) -> tuple[dict[str, Circuit], Labels]:
+    """Cut learned rankings in every direction; and label edges on which two seeds agree.
+
+    Labels are made as `find_gates` makes them by faithfulness: all circuits have one size, the smallest at which each
+    direction's is near enough on its own side.
+    """
+    setting, graph = Setting(synthetic.model, synthetic.pairs), synthetic.model.graph
+    orders = {direction: rank_edges(setting, Ranking(), direction, seed) for direction in DIRECTIONS}
+    circuits = {
+        str(direction): smallest_within(setting, order, direction, share) for direction, order in orders.items()
+    }
+    size = max(len(circuits["ns"]), len(circuits["dn"]))
+    other = {direction: rank_edges(setting, Ranking(), direction, seed + 1) for direction in SINGLE_DIRECTIONS}
+    (ns, dn), pair = (
+        [graph.circuit(ranks[direction][:size]) for direction in SINGLE_DIRECTIONS] for ranks in (orders, other)
+    )
+    gates = label_gates(ns, dn, other_seeds=[(pair[0], pair[1])])
+    return circuits, {edge: gates.label(edge) for edge in gates.sound}
 
 
 def _search_orders(synthetic: SyntheticModel, share: float, seed: int) -> tuple[dict[str, Circuit], dict[str, Labels]]:
@@ -298,7 +316,8 @@ def _search_row(method: str, direction: str, trials: Sequence[Trial]) -> SearchR
     return SearchRow(method, direction, precision, recall(*GATE_TYPES), {kind: recall(kind) for kind in GATE_TYPES})
 
 
-def _label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
+def label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
+    """Count how often a rule's labels are right, over all models."""
     labelled = [_labelled(tried, rule) for tried in trials]
 
     def accuracy(chosen: Callable[[_Labelled], bool]) -> Interval | None:
@@ -312,17 +331,21 @@ def _label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
         fan_in: accuracy(lambda edge, fan_in=fan_in: edge.fan_in == fan_in)  # type: ignore[misc]
         for fan_in in sorted({edge.fan_in for edge in everything})
     }
-    false_gates = _share([_false_gates(t, rule) for t in trials], [len(t.circuits[UNION]) for t in trials])
+    false_gates = _share([_false_gates(t, rule) for t in trials], [_judged(t, rule) for t in trials])
     return LabelRow(
         method, rule, accuracy(lambda _: True), by_type, by_fan_in, false_gates, dict(mistakes.most_common())
     )
 
 
 def _false_gates(tried: Trial, rule: str) -> int:
-    """Count found edges, those that do not matter among them, that are labelled AND or OR and are not."""
-    labels, truth = tried.labels[rule], tried.synthetic.truth
-    joined = [edge for edge in tried.circuits[UNION] if labels.get(edge) in ("AND", "OR")]
-    return sum(labels[edge] != truth.get(edge) for edge in joined)
+    """Count edges, those that do not matter among them, that are labelled AND or OR and are not."""
+    truth = tried.synthetic.truth
+    return sum(label in ("AND", "OR") and label != truth.get(edge) for edge, label in tried.labels[rule].items())
+
+
+def _judged(tried: Trial, rule: str) -> int:
+    """Count edges that a rule was asked about: what was found, and at one size for both directions perhaps more."""
+    return len(set(tried.circuits[UNION]) | set(tried.labels[rule]))
 
 
 class _Labelled(NamedTuple):

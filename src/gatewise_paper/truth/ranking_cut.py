@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 
@@ -16,25 +16,36 @@ from gatewise.statistics import kl_divergence, log_probabilities
 _TOGETHER = 16  # sizes that are run at a time
 
 
-def smallest_within(
-    setting: Setting, method: Method, direction: SearchDirection, share: float, seed: int = 0
-) -> Circuit:
-    """Rank all edges, and keep the fewest of the strongest that leave no more KL than one edge of this share does.
+def rank_edges(setting: Setting, method: Method, direction: SearchDirection, seed: int = 0) -> list[int]:
+    """Rank all edges of a model by a method.
 
     Args:
         setting: Model and pairs.
         method: One that ranks all edges at once.
-        direction: Of the search; for ns+dn the KL has to be small on both sides.
-        share: Of the effect that an edge has to carry, as for `Method.threshold_for`.
+        direction: Of the search.
         seed: Of the search.
+
+    Returns:
+        All edges, the strongest first.
+    """
+    ranking = discover(setting.model, setting.pairs, method, direction, edges=setting.graph.n_edges, seed=seed)
+    assert ranking.scores is not None
+    return torch.argsort(ranking.scores.abs(), descending=True, stable=True).tolist()
+
+
+def smallest_within(setting: Setting, order: Sequence[int], direction: SearchDirection, share: float) -> Circuit:
+    """Keep the fewest of the strongest edges that leave no more KL than one edge of this share does.
+
+    Args:
+        setting: Model and pairs.
+        order: All edges, the strongest first.
+        direction: For ns+dn the KL has to be small on both sides.
+        share: Of the effect that an edge has to carry, as for `Method.threshold_for`.
 
     Returns:
         The smallest circuit of the ranking whose KL is at most share^2 of that between the runs.
     """
-    ranking = discover(setting.model, setting.pairs, method, direction, edges=setting.graph.n_edges, seed=seed)
-    assert ranking.scores is not None
     # Every size from 1 on: the KL of nested circuits may rise again, so that halving would miss the smallest.
-    order = torch.argsort(ranking.scores.abs(), descending=True, stable=True).tolist()
     for first in range(1, len(order) + 1, _TOGETHER):
         sizes = range(first, min(first + _TOGETHER, len(order) + 1))
         circuits = [setting.graph.circuit(order[:size]) for size in sizes]
@@ -44,7 +55,7 @@ def smallest_within(
     return setting.graph.full()
 
 
-def _within(setting: Setting, circuits: list[Circuit], direction: SearchDirection, share: float) -> Iterator[bool]:
+def _within(setting: Setting, circuits: list[Circuit], direction: SearchDirection, share: float) -> list[bool]:
     """Say of each circuit whether its KL is small enough in every direction."""
     near = torch.ones(len(circuits), dtype=torch.bool)
     for single in single_directions_of(direction):
@@ -52,4 +63,4 @@ def _within(setting: Setting, circuits: list[Circuit], direction: SearchDirectio
         outputs = log_probabilities(run_circuits(setting.model, setting.pairs, circuits, single))
         distances = kl_divergence(reference.expand_as(outputs), outputs).mean(dim=-1)
         near &= distances <= kl_of_share(setting, single, share)
-    yield from near.tolist()
+    return [bool(small) for small in near]

@@ -107,6 +107,14 @@ def test_every_model_has_all_types() -> None:
         assert {gate.type for gate in random_logic_model(seed).gates[:-1]} == {"AND", "OR", "ADDER"}
 
 
+def test_types_can_be_chosen() -> None:
+    synthetic = random_logic_model(3, types=("ADDER",))
+    assert set(synthetic.truth.values()) == {"ADDER"}
+    assert (
+        random_logic_model(3, types=("AND", "OR", "ADDER")).model.fingerprint == random_logic_model(3).model.fingerprint
+    )
+
+
 def test_a_seed_decides_everything() -> None:
     one, same, other = (random_logic_model(seed, noise=0.05) for seed in (1, 1, 2))
     assert (one.truth, one.circuit, one.model.fingerprint) == (same.truth, same.circuit, same.model.fingerprint)
@@ -133,7 +141,9 @@ def test_number_types() -> None:
     assert run_circuit(synthetic.model, synthetic.pairs, synthetic.circuit).dtype == torch.float64
 
 
-@pytest.mark.parametrize("wrong", [{"fan_in": (1, 2)}, {"sources": 3}, {"layers": 0}, {"noise": -1.0}, {"examples": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"fan_in": (1, 2)}, {"sources": 3}, {"layers": 0}, {"noise": -1.0}, {"examples": 0}, {"types": ()}]
+)
 def test_bad_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(GatewiseError, match="got"):
         random_logic_model(0, **wrong)

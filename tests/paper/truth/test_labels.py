@@ -10,9 +10,10 @@ import torch
 
 from gatewise.engine import run_circuit
 from gatewise.engine.running import last_logits
+from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
-from gatewise.gates import labels_by_test, test_edge_pairs
-from gatewise.methods import EdgePruning, discover
+from gatewise.gates import add_backups, find_gates, labels_by_test, test_edge_pairs
+from gatewise.methods import EdgePruning, Ranking, discover
 from gatewise.models.synthetic.logic_model import (
     LogicGate,
     logic_model,
@@ -25,11 +26,14 @@ from gatewise_paper.truth.labels import (
     PRUNING_STEPS,
     UNION,
     Study,
+    Trial,
     benchmark,
+    label_row,
     logit_diffs_of_combinations,
     thresholds,
     trial,
 )
+from gatewise_paper.truth.ranking_cut import rank_edges, smallest_within
 
 
 def plant(*gates: tuple[str, Any, str]) -> SyntheticModel:
@@ -87,6 +91,45 @@ def test_thresholds_are_shares_of_the_total_effect() -> None:
     assert pruning == (EdgePruning(penalty=tau["dn"], steps=PRUNING_STEPS), 0.5)
 
 
+def test_learned_ranking_under_both_directions_is_the_truth_in_a_graph_20_times_as_large() -> None:
+    study = Study(models=1, sources=120, layers=3)
+    (synthetic,) = study.synthetic()
+    assert synthetic.model.graph.n_edges >= 20 * len(synthetic.circuit)
+    setting = Setting(synthetic.model, synthetic.pairs)
+    order = rank_edges(setting, Ranking(steps=150), "ns+dn")
+    assert smallest_within(setting, order, "ns+dn", study.share) == synthetic.circuit
+
+
+def test_learned_ranking_is_a_row_for_every_direction() -> None:
+    report = benchmark(Study(models=1, fan_in=(2, 3)), ("ranking",), ())
+    recall = {row.direction: row.recall_by_type for row in report.searches}
+    values = {key: {kind: share and share.value for kind, share in by_type.items()} for key, by_type in recall.items()}
+    assert values["ns+dn"] == {"AND": 1, "OR": 1, "ADDER": 1}
+    assert values["ns"]["AND"] == values["ns"]["ADDER"] == values["dn"]["OR"] == values["dn"]["ADDER"] == 1
+    assert [row.rule for row in report.labels] == ["steady", "plain", "repaired", "tested", "tested in G"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_gates_of_a_model_of_adders_are_hardly_ever_labelled_and_or_or(seed: int) -> None:
+    synthetic = random_logic_model(seed, types=("ADDER",), dtype=torch.float64)
+    gates = find_gates(
+        synthetic.model, synthetic.pairs, Ranking(steps=150), edges=len(synthetic.circuit), joint=False, seed=seed
+    )
+    assert gates.seed_overlap is not None
+    labelled = len(gates.by_type["AND"]) + len(gates.by_type["OR"])
+    assert labelled <= 0.05 * len(gates.sound)
+    assert gates.by_type["ADDER"] >= synthetic.model.graph.circuit(list(synthetic.truth))
+
+
+def test_false_gates_are_counted_among_edges_that_do_not_matter_too() -> None:
+    synthetic = plant(("B", "AND", "A1 A2"), ("C", "ADDER", "B A3"))
+    circuit = synthetic.circuit | synthetic.model.graph.circuit(["A3->B"])
+    labels = {"A1->B": "AND", "A2->B": "OR", "A3->B": "AND", "B->C": "ADDER", "A3->C": None, "C->logits": "ADDER"}
+    (row,) = [label_row("eap", "plain", [Trial(synthetic, {UNION: circuit}, {"plain": labels}, 0.0)])]
+    assert row.false_gates is not None
+    assert row.false_gates.value == pytest.approx(2 / 6)  # A2->B has the other type, A3->B does not matter
+
+
 def test_refusals() -> None:
     with pytest.raises(GatewiseError, match="models >= 1"):
         Study(models=0)
@@ -118,6 +161,19 @@ def test_acdc_finds_one_edge_of_it_which_has_no_partner_to_be_tested_with() -> N
         (found,) = {"A1->B", "A2->B"} - {left_out}
         assert trial(synthetic, "acdc", 0.01, 0).labels["tested"].get(found) is None
         assert not missed(synthetic, "orders")
+
+
+def test_two_sided_faithfulness_needs_one_edge_of_a_gate_behind_the_other_type() -> None:
+    """So the KL says nothing of the others, whatever is trained on it; they appear when parts are switched."""
+    for synthetic in (AND_UNDER_OR, OR_UNDER_AND):
+        setting = Setting(synthetic.model, synthetic.pairs)
+        order = rank_edges(setting, Ranking(steps=150), "ns+dn")
+        circuit = smallest_within(setting, order, "ns+dn", 0.01)
+        assert circuit <= synthetic.circuit
+        (left_out,) = synthetic.circuit - circuit
+        assert left_out in ("A1->B", "A2->B")
+        completed = add_backups(synthetic.model, synthetic.pairs, circuit, share=0.01)
+        assert completed == synthetic.circuit
 
 
 def test_one_receiver_at_a_time_does_not_see_past_an_or() -> None:
