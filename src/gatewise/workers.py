@@ -31,6 +31,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -148,11 +149,11 @@ def run_jobs(
 
 def _warned(ended: Iterator[FinishedJob[Job]]) -> Iterator[FinishedJob[Job]]:
     """Tell the user what workers want to be known, each thing once."""
-    told: set[str] = set()
+    known_notes: set[str] = set()
     for finished in ended:
         for note in finished.notes:
-            if note not in told:
-                told.add(note)
+            if note not in known_notes:
+                known_notes.add(note)
                 warnings.warn(note, GatewiseWarning, stacklevel=2)
         yield finished
 
@@ -293,6 +294,8 @@ def _in_processes(
                 if begun.done() and begun.exception() is None:
                     with suppress(ProcessLookupError):
                         os.kill(begun.result(), signal.SIGTERM)
+            if len(process_ids) < workers or not all(begun.done() for begun in process_ids):
+                _stop_server()
             raise
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
@@ -310,6 +313,14 @@ def _start_method() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTS)
     return context
+
+
+def _stop_server() -> None:
+    """Kill a fork server that is still importing: whoever waits for its processes would wait for many seconds."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any("multiprocessing.forkserver" in word for word in child.cmdline()):
+                child.kill()  # the next process that is asked for starts another
 
 
 @contextmanager
@@ -358,8 +369,8 @@ def _in_worker(job: Any, work: JobFunction[Any], device: str = "cpu", tries: int
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         finished = _finished(job, work, _shared)
-    told = [warning for warning in caught if issubclass(warning.category, GatewiseWarning)]
-    finished = replace(finished, notes=tuple(str(warning.message) for warning in told))
+    for_users = [warning for warning in caught if issubclass(warning.category, GatewiseWarning)]
+    finished = replace(finished, notes=tuple(str(warning.message) for warning in for_users))
     # Pickled here and not by the pool, which would put tensors into shared memory: there may be little of it.
     return _pickled(finished, to_device=False)
 

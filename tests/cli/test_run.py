@@ -17,7 +17,7 @@ from gatewise.cli.answers import circumstances
 from gatewise.cli.main import app
 from gatewise.errors import GatewiseError
 
-SMALL = ["tiny", "--edges", "100", "--examples", "8", "--out", "here"]
+SMALL = ["tiny", "--method", "eap", "--edges", "100", "--examples", "8", "--out", "here"]
 
 
 def gatewise(*arguments: str, folder: Path) -> Result:
@@ -138,6 +138,30 @@ def test_what_cannot_work_is_said(tmp_path: Path, arguments: list[str], message:
     done = gatewise("run", "tiny", "--examples", "2", *arguments, folder=tmp_path)
     assert isinstance(done.exception, GatewiseError)
     assert message in str(done.exception)
+
+
+def test_by_default_a_learned_ranking_is_as_large_as_faithfulness_needs(tmp_path: Path) -> None:
+    done = gatewise("run", "tiny", "--examples", "24", "--json", "--out", "p", folder=tmp_path)
+    assert done.exit_code == 0, done.output
+    content = json.loads(done.stdout)
+    assert content["command"] == (
+        "gatewise run tiny --task ioi --method ranking --faithfulness 0.75 --examples 24 --random 1 --seed 0 --out p"
+    )
+    chosen = content["faithfulness"]
+    assert (chosen["goal"], chosen["search_pairs"], chosen["validation_pairs"]) == (0.75, 16, 8)
+    assert content["sizes"][-1] == chosen["edges"]
+    assert content["curves"]["ns"][-1]["recovered_dn"] is not None
+    assert "Seeds" in {remark["title"] for remark in content["trust"]}
+    assert content["stability"] is None
+
+
+def test_too_few_pairs_to_choose_a_size_are_said(tmp_path: Path) -> None:
+    words = ("run", "tiny", "--examples", "8", "--faithfulness", "0.5", "--method", "eap", "--out", "p")
+    assert "and there are 8; give at least 16" in str(gatewise(*words, folder=tmp_path).exception)
+    words = ("run", "tiny", "--faithfulness", "1.5", "--out", "p")
+    assert "between 0 and 1" in str(gatewise(*words, folder=tmp_path).exception)
+    words = ("run", "tiny", "--faithfulness", "0.5", "--method", "acdc", "--out", "p")
+    assert "acdc searches anew for every size" in str(gatewise(*words, folder=tmp_path).exception)
 
 
 def test_synthetic_models_bring_their_own_pairs(tmp_path: Path) -> None:

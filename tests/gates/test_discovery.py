@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from small_models import random_pairs, small_model
 
 import gatewise as gw
 from gatewise.compute import Compute
 from gatewise.errors import GatewiseError
 from gatewise.gates import Gates, label_agreement, label_gates, labels_by_test, test_edge_pairs
-from gatewise.methods import Eap
+from gatewise.methods import Eap, Method, Problem, ranked
+from gatewise.methods.base import Findings
 from gatewise.models.synthetic.logic_model import synthetic_model, synthetic_pairs
 from gatewise.models.synthetic.random_circuits import random_logic_model
 
@@ -102,3 +106,48 @@ def test_agreement_of_nothing() -> None:
     found = label_agreement(gw.find_gates(MODEL, PAIRS, edges=1), {})
     assert found.edges == 0
     assert found.to_json()["share"] is None
+
+
+@dataclass(frozen=True)
+class Noisy(Method):
+    """Scores of a known truth, and noise by the seed and the direction."""
+
+    ranks_once = True
+    together = True
+    seeded = True
+
+    differing: int = 0  # edges that noising alone finds, and as many that denoising alone finds
+    noise: float = 1.0
+
+    def search(self, problem: Problem) -> Findings:
+        scores = {}
+        for number, direction in enumerate(("ns", "dn", "ns+dn")):
+            generator = torch.Generator().manual_seed(problem.seed * 10 + number)
+            truth = torch.linspace(10, 0, problem.graph.n_edges)
+            own = {"ns": slice(0, self.differing), "dn": slice(self.differing, 2 * self.differing)}
+            if direction in own:
+                other = own["dn" if direction == "ns" else "ns"]
+                truth[own[direction]], truth[other] = 20, -20
+            scores[direction] = truth + self.noise * torch.randn(len(truth), generator=generator) + 30
+        return ranked(problem, {direction: scores[direction] for direction in problem.directions})
+
+
+def test_labels_of_trained_methods_are_more_than_seed_noise() -> None:
+    model, pairs = small_model("gpt2"), random_pairs()
+    noise = gw.find_gates(model, pairs, Noisy(), edges=40)
+    assert noise.seed_overlap is not None
+    labelled = len(noise.by_type["AND"]) + len(noise.by_type["OR"])
+    assert labelled <= 0.05 * len(noise.sound)
+    assert len(gw.find_gates(model, pairs, Noisy(), edges=40, seeds=1).by_type["AND"]) > 0  # noise alone
+    real = gw.find_gates(model, pairs, Noisy(differing=12, noise=0.5), edges=40)
+    assert real.seed_overlap is not None
+    assert real.seed_overlap.beyond_noise
+    assert set(real.by_type["AND"].indices) >= set(range(12))
+    assert set(real.by_type["OR"].indices) >= set(range(12, 24))
+    assert real.ns == gw.find_gates(model, pairs, Noisy(differing=12, noise=0.5), edges=40, seeds=1).ns
+    with pytest.raises(GatewiseError, match="seeds is a number of searches"):
+        gw.find_gates(model, pairs, Noisy(), edges=40, seeds=0)
+
+
+def test_methods_without_seeds_search_once() -> None:
+    assert gw.find_gates(MODEL, PAIRS, edges=3).seed_overlap is None

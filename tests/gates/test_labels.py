@@ -156,3 +156,42 @@ def test_labels_do_not_depend_on_batch_size() -> None:
     )
     assert labels_by_test(whole) == labels_by_test(split)
     assert [table.label for table in whole] == [table.label for table in split]
+
+
+def circuit(*edges: int) -> Circuit:
+    return Circuit.from_indices(GRAPH, edges)
+
+
+def test_only_edges_on_which_all_seeds_agree_have_a_label() -> None:
+    shared = range(20)
+    ns, dn = circuit(*shared, 30, 31, 32), circuit(*shared, 40, 41, 42)
+    other = circuit(*shared, 30, 31, 33), circuit(*shared, 40, 32, 43)
+    gates = label_gates(ns, dn, other_seeds=[other])
+    assert gates.by_type["AND"] == circuit(30, 31)  # 32 was found by the other seed's denoising
+    assert gates.by_type["OR"] == circuit(40)
+    assert gates.by_type["ADDER"] == circuit(*shared)
+    assert gates.unlabelled == circuit(32, 41, 42)
+    assert gates.seed_overlap is not None
+    assert gates.seed_overlap.ns == pytest.approx(22 / 24)
+    assert gates.seed_overlap.dn == pytest.approx(21 / 25)
+    assert gates.seed_overlap.directions == pytest.approx((21 / 25 + 20 / 26) / 2)
+    assert gates.seed_overlap.beyond_noise
+    assert "only edges that all seeds agree on have a label" in repr(gates)
+    assert label_gates(ns, dn).seed_overlap is None
+
+
+def test_directions_that_differ_no_more_than_seeds_have_no_and_or_or() -> None:
+    shared = range(10)
+    ns, dn = circuit(*shared, 30, 31), circuit(*shared, 32, 33)
+    gates = label_gates(ns, dn, other_seeds=[(circuit(*shared, 30, 33), circuit(*shared, 31, 35))])
+    assert gates.seed_overlap is not None
+    assert not gates.seed_overlap.beyond_noise
+    assert (len(gates.by_type["AND"]), len(gates.by_type["OR"])) == (0, 0)
+    assert gates.by_type["ADDER"] == circuit(*shared)
+    assert "seed noise" in repr(gates)
+
+
+def test_files_keep_what_seeds_share(tmp_path: Path) -> None:
+    gates = label_gates(circuit(1, 2, 3), circuit(1, 2, 4), other_seeds=[(circuit(1, 2, 3), circuit(1, 2, 4))])
+    gates.save(tmp_path / "gates.safetensors")
+    assert Gates.load(tmp_path / "gates.safetensors").seed_overlap == gates.seed_overlap

@@ -218,3 +218,21 @@ def test_a_second_look_comes_out_of_the_store(tmp_path: Path) -> None:
         look(FullStore(tmp_path), random_circuits=2)
     with pytest.raises(AssertionError, match="it computes"):
         look(FullStore(tmp_path), edges=31)
+
+
+def test_a_size_by_faithfulness() -> None:
+    model = gw.load_model("tiny")
+    task = gw.task("ioi", model, examples=24, test_examples=8)
+    report = make_report(model, task, faithfulness=0.6, random_circuits=0, examples=1)
+    chosen = gw.discover(model, task, "eap", faithfulness=0.6)
+    assert report.choice is not None
+    assert report.searches["ns"][-1] == chosen
+    assert report.sizes[-1] == len(chosen) == report.choice.edges == report.page_data["faithfulness"]["edges"]
+    assert {remark.title: remark.level for remark in trust(report)}["Size"] in ("good", "note")
+    assert report.evaluation.direction == "ns|dn"
+    missed = make_report(model, task, faithfulness=0.999, edges=8, random_circuits=0, examples=1)
+    assert missed.choice is not None
+    assert missed.choice.edges is None
+    assert missed.sizes[-1] == missed.choice.chosen.edges
+    assert "not reached below 8 edges" in {remark.title: remark.text for remark in trust(missed)}["Size"]
+    assert {"edges": 16} in [step.changes for step in next_steps(missed)]

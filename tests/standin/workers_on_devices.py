@@ -53,5 +53,5 @@ if __name__ == "__main__":
     device, folder, workers, ray, gpus = sys.argv[1:]
     torch.set_num_threads(1)
     chosen = {"ray": ray, "gpus": float(gpus)} if ray else {"workers": int(workers)}
-    compute = gw.Compute(memory=MEMORY, **chosen)  # type: ignore[arg-type]
+    compute = gw.Compute(memory=MEMORY, **chosen)
     Path(folder, "outcome.json").write_text(json.dumps(work(compute, device, Path(folder))))

@@ -47,6 +47,8 @@ class Comparison:
     rank_correlation: float | None  # Spearman's, of |score| over all edges; None without scores on both sides
     nodes: Mapping[str, Counts]  # edges into or out of each node that either circuit has
     layers: Mapping[str, Counts]  # by the receiver's layer; the output as `logits`
+    only_a: tuple[str, ...]  # edges that only A has, its strongest first
+    only_b: tuple[str, ...]
     types: Mapping[str, Mapping[str, int]]  # type in A -> type in B -> edges; `edge` for a circuit without gates
 
     def to_json(self) -> dict[str, Any]:
@@ -111,6 +113,8 @@ def compare(a: Circuit | Labelled, b: Circuit | Labelled) -> Comparison:
         rank_correlation=correlation,
         nodes=dict(sorted(by_node.items(), key=lambda entry: -entry[1].different)),
         layers={layer: counts for layer, counts in by_layer.items() if counts.different or counts.shared},
+        only_a=tuple((first - second).top(len(first - second))),
+        only_b=tuple((second - first).top(len(second - first))),
         types=_types(a, b),
     )
 

@@ -42,14 +42,14 @@ def read_circuits(paths: list[Path]) -> dict[str, Circuit | None]:
     return circuits
 
 
-def load_subject(
+def load_recorded(
     records: Records,
     machine: Machine,
     *,
-    model: str | None,
-    task: str | None,
-    examples: int | None,
-    seed: int | None,
+    model: str | None = None,
+    task: str | None = None,
+    examples: int | None = None,
+    seed: int | None = None,
     test: str | None = None,
     skip_bad: bool = False,
 ) -> Recorded:

@@ -11,11 +11,13 @@ from rich import box
 from rich.console import Console
 
 from gatewise.cli.circuit_files import differences
-from gatewise.cli.options import FoldingTable, JsonOption, print_json
+from gatewise.cli.options import FoldingTable, JsonOption, Machine, print_json
+from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gatewise.circuits.circuit import Circuit, Labelled
     from gatewise.circuits.comparison import Comparison, Counts
     from gatewise.circuits.literature import Recall
 
@@ -25,9 +27,13 @@ _NODES_SHOWN = 10
 def compare_command(
     a: Annotated[Path, typer.Argument(help="A circuit file (gatewise, EAP-IG, MIB, Edge-Pruning) or a gates file.")],
     b: Annotated[Path, typer.Argument(help="Another one, or ioi-published or gt-published.")],
+    listed: Annotated[int, typer.Option("--list", help="Edges to list that only one of the two has.")] = 10,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also search A's circuit on another draw of pairs, and compare with it.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two circuits: overlap, and differences by node, layer and gate type.
+    """Compare two circuits: overlap, the edges that differ, and differences by node, layer and gate type.
 
     B may be another tool's circuit of the same model, or the published circuit of GPT-2 small, of which only the nodes
     are known: then recall is shown.
@@ -35,7 +41,7 @@ def compare_command(
     Examples:
 
     ```
-    gatewise compare found/eap-ns-100.json found/eap-ns-50.json
+    gatewise compare found/eap-ns-100.json found/eap-ns-50.json --baseline
     gatewise compare gates.safetensors found/eap-ns-100.json --json
     gatewise compare found/gpt2.json ioi-published
     ```
@@ -55,10 +61,16 @@ def compare_command(
         return
     both = load_two(a, b)
     comparison = compare(*both)
+    redrawn = _baseline(a, both[0]) if baseline else None
     if as_json:
-        print_json(comparison.to_json())
+        content = {} if redrawn is None else {"baseline_jaccard": redrawn.jaccard}
+        print_json({**comparison.to_json(), **content})
         return
-    _show(comparison, a, b)
+    _show(comparison, a, b, redrawn)
+    for name, edges in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if edges and listed:
+            more = f", and {len(edges) - listed:,} more" if len(edges) > listed else ""
+            print(f"only in {name}, strongest first: {', '.join(edges[:listed])}{more}")
     first, second = (one.circuit if isinstance(one, Labelled) else one for one in both)
     for sentence in differences(first.provenance, second.provenance):
         print(f"note: the two are of different searches: {sentence}.", file=sys.stderr)
@@ -66,7 +78,33 @@ def compare_command(
         print(f"Of two tasks: gatewise reconcile --keep {a} --remove {b} asks whether one can go and the other stay.")
 
 
-def _show(comparison: Comparison, a: Path, b: Path) -> None:
+def _baseline(path: Path, given: Circuit | Labelled) -> Comparison:
+    """A beside the circuit that the same search finds on another draw of pairs: how much of a difference is chance."""
+    from gatewise.circuits.circuit import Labelled
+    from gatewise.circuits.comparison import compare
+    from gatewise.cli.circuit_files import load_recorded
+    from gatewise.methods import discover, find_method
+
+    circuit = given.circuit if isinstance(given, Labelled) else given
+    record = circuit.provenance
+    if "method" not in record or "direction" not in record:
+        raise GatewiseError(f"{path} does not say how it was found, so that the search cannot be done again.")
+    seed = int(record.get("seed", 0)) + 1
+    recorded = load_recorded({str(path): {**record, "seed": seed, "data": None}}, Machine())
+    again = discover(
+        recorded.model,
+        recorded.task,
+        find_method(str(record["method"])).with_parameters(record.get("parameters", {})),
+        record["direction"],
+        edges=len(circuit),
+        select=record.get("select", "top"),
+        seed=seed,
+        ablation=recorded.ablation,
+    )
+    return compare(circuit, again)
+
+
+def _show(comparison: Comparison, a: Path, b: Path, redrawn: Comparison | None) -> None:
     console, total = Console(highlight=False), comparison.total
     share = comparison.hamming / comparison.graph_edges
     lines = [
@@ -76,6 +114,8 @@ def _show(comparison: Comparison, a: Path, b: Path) -> None:
         f"Jaccard {comparison.jaccard:.3f} (two random circuits of these sizes: {comparison.chance:.3f})",
         f"Hamming distance {comparison.hamming:,} ({share:.2%} of {comparison.graph_edges:,} edges)",
     ]
+    if redrawn is not None:
+        lines.append(f"Jaccard of A with the same search on another draw of pairs: {redrawn.jaccard:.3f}")
     if comparison.rank_correlation is not None:
         lines.append(f"rank correlation of |score| over all edges {comparison.rank_correlation:.3f}")
     console.print("\n".join(lines), markup=False, soft_wrap=True)

@@ -167,7 +167,9 @@ def methods_command(as_json: JsonOption = False) -> None:
                     "summary": method.summary,
                     "directed": method.directed,
                     "threshold": method.threshold_meaning,
-                    "parameters": {p.name: {"default": p.value, "values": p.values} for p in parameters},
+                    "parameters": {
+                        p.name: {"default": p.value, "values": p.values, "meaning": p.meaning} for p in parameters
+                    },
                 }
             )
         print(json.dumps(entries, indent=2))
@@ -178,7 +180,7 @@ def methods_command(as_json: JsonOption = False) -> None:
         table = FoldingTable(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_row("--threshold", "", method.threshold_meaning)
         for parameter in parameters_of(method).values():
-            table.add_row(f"--set {parameter.name}=", str(parameter.value), parameter.values)
+            table.add_row(f"--set {parameter.name}=", str(parameter.value), parameter.meaning or parameter.values)
         console.print(table)
 
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from gatewise.cli.circuit_files import load_subject, read_circuits
+from gatewise.cli.circuit_files import load_recorded, read_circuits
 from gatewise.cli.options import (
     FoldingTable,
     JsonOption,
@@ -68,7 +68,7 @@ def evaluate_command(
     known = read_circuits(circuits)
     records = {file: {} if circuit is None else circuit.provenance for file, circuit in known.items()}
     asked = {"model": model, "task": task, "examples": examples, "seed": seed, "test": test, "skip_bad": skip_bad}
-    subject = load_subject(records, machine, **asked)  # type: ignore[arg-type]
+    subject = load_recorded(records, machine, **asked)  # type: ignore[arg-type]
     loaded, made = subject.model, subject.task
     read = [Circuit.load(file, loaded.graph) if circuit is None else circuit for file, circuit in known.items()]
     evaluations = evaluate(

@@ -17,6 +17,7 @@ from gatewise.cli.discover import discover_command, methods_command
 from gatewise.cli.evaluate import evaluate_command
 from gatewise.cli.gate_test import test_gate_command
 from gatewise.cli.gates import gates_command
+from gatewise.cli.looking import ablate_command, attention_command, draw_command
 from gatewise.cli.mib import mib_command
 from gatewise.cli.models import models_app
 from gatewise.cli.plan import plan_command
@@ -27,7 +28,7 @@ from gatewise.cli.runs import runs_app
 from gatewise.cli.smallest import smallest_command
 from gatewise.cli.sweep import sweep_command
 from gatewise.cli.tasks import tasks_app
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, printable
 
 EXIT_INTERNAL_ERROR = 1
 EXIT_USER_ERROR = 2
@@ -67,6 +68,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Measure, compare, exchange": {
         "evaluate": evaluate_command,
+        "ablate": ablate_command,
+        "attention": attention_command,
+        "draw": draw_command,
         "test-gate": test_gate_command,
         "compare": compare_command,
         "reconcile": reconcile_command,
@@ -120,7 +124,7 @@ def main() -> None:
             raise
         by_user = isinstance(error, GatewiseError)
         message = str(error) if by_user else _unexpected(error)
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"error: {' '.join(printable(message).split())}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR if by_user else EXIT_INTERNAL_ERROR)
 
 
@@ -137,7 +141,10 @@ def _unexpected(error: Exception) -> str:
 
 
 def _leave_interrupted() -> None:
-    print("interrupted", file=sys.stderr)
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    resumes = words[:1] in (["run"], ["sweep"]) or "--store" in words
+    way = "the same command resumes where it was" if resumes else "the same command starts again; --store keeps states"
+    print(f"interrupted; {way}", file=sys.stderr)
     sys.exit(EXIT_INTERRUPTED)
 
 

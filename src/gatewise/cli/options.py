@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.errors import GatewiseError, GatewiseWarning, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,7 +171,7 @@ def load(name: str, machine: Machine) -> Model:
     """Load a model, saying so on standard error."""
     from gatewise.models import load_model
 
-    print(f"loading {name} ...", file=sys.stderr)
+    print(f"loading {printable(name)} ...", file=sys.stderr)
     return load_model(name, dtype=machine.dtype, device=machine.device)
 
 
@@ -257,7 +257,7 @@ def warnings_as_lines() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
             if issubclass(category, GatewiseWarning):
-                print(f"warning: {message}", file=sys.stderr)
+                print(f"warning: {printable(str(message))}", file=sys.stderr)
             else:
                 usual(message, category, *where, **options)
 
@@ -276,8 +276,18 @@ class FoldingTable(Table):
         for column in self.columns[1:] if numbers else ():
             column.justify = "right"
 
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row; names and contents of files in its texts do not steer the terminal."""
+        super().add_row(*map(_harmless, cells), **options)
+
     def add_column(self, *header: Any, **options: Any) -> None:
         super().add_column(*header, **{"overflow": "fold", **options})
+
+
+def _harmless(cell: Any) -> Any:
+    if isinstance(cell, Text) and cell.plain != printable(cell.plain):
+        return Text(printable(cell.plain), style=cell.style)
+    return printable(cell) if isinstance(cell, str) else cell
 
 
 def print_json(content: Any) -> None:

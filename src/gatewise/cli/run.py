@@ -17,7 +17,6 @@ from rich.text import Text
 from gatewise.cli.answers import circumstances, store_answer, stored_answer
 from gatewise.cli.options import (
     DEFAULT_MODEL,
-    ExamplesOption,
     JsonOption,
     Machine,
     MethodOption,
@@ -47,10 +46,14 @@ if TYPE_CHECKING:
     from gatewise.gates.testing.gate_test import GateTest
     from gatewise.report import Report
 
+DEFAULT_METHOD, DEFAULT_FAITHFULNESS = "ranking", 0.75
+_EDGES = 500  # if neither a size nor a faithfulness is asked for
+_EXAMPLES, _EXAMPLES_BY_FAITHFULNESS = 32, 96  # a third of which chooses the size
 _GATES_SHOWN = 4
 _OF_THE_DATA = (
     "model",
     "sizes",
+    "faithfulness",
     "headline",
     "doubts",
     "facts",
@@ -69,11 +72,19 @@ def run_command(
     workers: Workers,
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
-    method: MethodOption = "eap",
-    edges: Annotated[int, typer.Option(help="Edges of each circuit.")] = 500,
-    sizes: Annotated[str | None, typer.Option(help="Smaller sizes for the slider: 50,100 [halves, for eap].")] = None,
+    method: MethodOption = DEFAULT_METHOD,
+    faithfulness: Annotated[
+        float | None, typer.Option(help="The share of the KL to keep, which decides the size [0.75 for ranking].")
+    ] = None,
+    edges: Annotated[
+        int | None, typer.Option(help="Edges of each circuit [500]; beside --faithfulness the most of them [2000].")
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="Smaller sizes for the slider: 50,100 [halves].")] = None,
     all_gates: Annotated[bool, typer.Option("--all-gates", help="Test every gate by truth tables (slow).")] = False,
-    examples: ExamplesOption = 32,
+    examples: Annotated[
+        int | None,
+        typer.Option("--examples", "-n", help="Pairs to search on [32; 96 and 32 held out by faithfulness]."),
+    ] = None,
     test: TestOption = None,
     skip_bad: SkipBadOption = False,
     random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 1,
@@ -88,19 +99,26 @@ def run_command(
 ) -> None:
     """Find a task's circuits and gates in a model, measure and test them, and write a report to explore.
 
-    Writes report.html (open it in a browser), gates.safetensors, tables.json and evaluation.json, and answers here:
-    how faithful, how complete, which gates, can I trust it, what next.
+    The size is the smallest at which the circuit is as faithful as asked for, on a third of the pairs that the search
+    does not see; --edges asks for a size instead. Writes report.html (open it in a browser), gates.safetensors,
+    tables.json and evaluation.json, and answers here: how faithful, how complete, which gates, can I trust it, what
+    next.
 
     Examples:
 
     ```
-    gatewise run tiny --task ioi --edges 100
-    gatewise run tiny --task my.csv --edges 100
+    gatewise run tiny --task ioi
+    gatewise run tiny --task my.csv --method eap --edges 100
     ```
     """
-    folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{edges}")
+    by_default = faithfulness is None and edges is None and method == DEFAULT_METHOD
+    goal = DEFAULT_FAITHFULNESS if by_default else faithfulness
+    edges = _EDGES if goal is None and edges is None else edges
+    asked = edges if goal is None else f"{goal:g}"
+    folder = out or Path("runs") / _file_name(f"{model}-{Path(task).stem}-{method}-{asked}")
     given = {
-        "task": task, "method": method, "edges": edges, "sizes": sizes, "examples": examples, "random": random,
+        "task": task, "method": method, "faithfulness": goal, "edges": edges, "sizes": sizes,
+        "examples": examples, "random": random,
         "seed": seed, "all_gates": all_gates or None, "export": export or None, "set": settings, "test": test,
         "skip_bad": skip_bad or None,
         **machine.given, **workers.given,
@@ -110,7 +128,14 @@ def run_command(
     now = circumstances(f"{command} --store {store}", model, tasks, method, settings or ())
     answer = stored_answer(folder, now)
     if answer is None:
+        from gatewise.methods.smallest import FEWEST_PAIRS, check_faithfulness, check_ranks_once
+
         bound = parse_method(method, settings)
+        if not settings:
+            bound = bound.for_report(goal)
+        if goal is not None:
+            check_faithfulness(goal)
+            check_ranks_once(bound)
         smaller = None if sizes is None else whole_numbers("--sizes", sizes)
         make_folder(folder)
         from gatewise.report import make_report
@@ -118,14 +143,30 @@ def run_command(
 
         opened = open_store(str(folder / "store") if store is None else store)
         loaded, made = load_task(
-            model, task, machine, examples=examples, seed=seed, test=test, skip_bad=skip_bad, say_problems=False
+            model,
+            task,
+            machine,
+            examples=examples or (_EXAMPLES if goal is None else _EXAMPLES_BY_FAITHFULNESS),
+            test_examples=examples or _EXAMPLES,
+            seed=seed,
+            test=test,
+            skip_bad=skip_bad,
+            say_problems=False,
         )
+        if by_default and len(made.train) < 2 * FEWEST_PAIRS:
+            print(
+                f"warning: {len(made.train)} pairs are too few to choose a size on, so that it is {_EDGES} edges; "
+                f"--edges asks for another, and {2 * FEWEST_PAIRS} pairs are enough.",
+                file=sys.stderr,
+            )
+            goal, edges = None, _EDGES
         with warnings_as_lines():
             report = make_report(
                 loaded,
                 made,
                 bound,
                 edges=edges,
+                faithfulness=goal,
                 sizes=smaller,
                 all_gates=all_gates,
                 random_circuits=random,

@@ -57,7 +57,7 @@ def smallest_command(
     Examples:
 
     ```
-    gatewise smallest tiny --methods eap,eap-ig --faithfulness 0.5,0.7 --seeds 2 -n 24 --out small
+    gatewise smallest tiny --faithfulness 0.5 --seeds 2 -n 24 --out small
     ```
     """
     from gatewise.circuits.drawing import check_can_draw

@@ -34,6 +34,7 @@ from gatewise.engine.runs.activations import (
 from gatewise.engine.runs.batches import ROW_BYTES, batches, bytes_needed, window_of
 from gatewise.engine.runs.memory import map_large_blocks
 from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.limits import check_seed
 from gatewise.models.components import is_cut_up
 from gatewise.models.logit_check import check_prompts
 from gatewise.models.model import Model
@@ -43,7 +44,7 @@ from gatewise.tasks.pairs import Pairs
 
 Memory: TypeAlias = "int | str | None"
 AnyMetric: TypeAlias = "str | Metric | MetricFunction | None"
-Outcome = TypeVar("Outcome")
+FromBatch = TypeVar("FromBatch")
 Half = Literal["train", "test"]
 SideName = Literal["clean", "corrupted"]
 SIDES: tuple[SideName, SideName] = ("clean", "corrupted")
@@ -94,6 +95,7 @@ class Setting:
     ) -> None:
         self.model, self.pairs = model, pairs
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
+        check_seed(seed)
         self.check_direction("ns")
         _check_pairs(model, pairs)
         self.memory, self._asked_memory = memory_budget(memory, model.device), memory
@@ -326,8 +328,12 @@ class Setting:
 
     @cached_property
     def _outputs_finite(self) -> bool:
-        first = Setting(self.model, self.pairs[:1])
-        finite = torch.stack([torch.isfinite(first.last_logits(side)).all() for side in SIDES]).tolist()
+        (finite,) = self.in_fitting_batches(
+            Batch(0, self.pairs[:1]),
+            lambda first: torch.stack(
+                [torch.isfinite(Setting(self.model, first.pairs).last_logits(side)).all() for side in SIDES]
+            ).tolist(),
+        )
         for side, is_finite in zip(SIDES, finite, strict=True):
             if not is_finite:
                 raise GatewiseError(
@@ -344,7 +350,7 @@ class Setting:
         choices = {**self._choices, "memory": self.memory // 2}
         return _made_again(self.model, self.pairs, choices, self.memory_from_device)
 
-    def in_fitting_batches(self, batch: Batch, work: Callable[[Batch], Outcome]) -> list[Outcome]:
+    def in_fitting_batches(self, batch: Batch, work: Callable[[Batch], FromBatch]) -> list[FromBatch]:
         """Work on a batch, or on ever smaller parts of it where an accelerator's memory does not hold it.
 
         Args:

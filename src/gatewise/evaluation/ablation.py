@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
@@ -40,10 +40,24 @@ class AblationResult:
         """Normalised logit difference: 0 is the empty circuit, 1 the whole model."""
         return normalise(self.left.logit_diff, self.empty.logit_diff, self.full.logit_diff)
 
-    def __repr__(self) -> str:
+    @property
+    def name(self) -> str:
+        """What was removed, as it was given; of many targets the first few."""
         further = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
+        return f"{', '.join(self.names[:_NAMED])}{further}"
+
+    def row(self) -> dict[str, float]:
+        """Put all numbers side by side, as one row of a table.
+
+        Returns:
+            Means by name, such as `left_logit_diff`.
+        """
+        parts = {"left": self.left, "full": self.full, "empty": self.empty}
+        return {f"{part}_{name}": m["mean"] for part, all_ in parts.items() for name, m in asdict(all_).items()}
+
+    def __repr__(self) -> str:
         return (
-            f"<Without {', '.join(self.names[:_NAMED])}{further} ({len(self.edges):,} edges): logit difference "
+            f"<Without {self.name} ({len(self.edges):,} edges): {self.logit_diff_left:.0%} is left, logit difference "
             f"{self.left.logit_diff.mean:.2f} of {self.full.logit_diff.mean:.2f} (empty circuit "
             f"{self.empty.logit_diff.mean:.2f}), pairwise accuracy {self.left.accuracy.mean:.0%} of "
             f"{self.full.accuracy.mean:.0%}, KL to the model {self.left.kl_from_full}>"

@@ -30,6 +30,7 @@ from gatewise.engine.setting import AnyMetric, Batch, Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.evaluation_table import as_html, as_text
 from gatewise.evaluation.task_check import Ability
+from gatewise.limits import MOST_RANDOM_CIRCUITS, check_count
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Interval, Measure, Reference, ratio_interval
@@ -356,6 +357,7 @@ def evaluate(
     Raises:
         GatewiseError: If a circuit belongs to another graph than the model's.
     """
+    check_count("random_circuits", random_circuits, 0, MOST_RANDOM_CIRCUITS)
     setting = Setting.of(model, data, "test", ablation=ablation, metric=metric, seed=seed, compute=compute)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
     setting.check_circuits(chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ def find_gates(
     rule: Rule = "plain",
     by: Grouping = "port",
     joint: bool = True,
+    seeds: int | None = None,
     select: Selection = "top",
     seed: int = 0,
     ablation: Ablation | None = None,
@@ -60,6 +61,9 @@ def find_gates(
         by: As for `label_gates`: what a gate's edges go into, a "port" or a "node".
         joint: Whether to search the paper's Ns+Dn circuit of `edges` edges, too. It is kept beside the gates; labels do
             not depend on it.
+        seeds: Searches with different seeds whose circuits edges have to agree on to have a label. By default 2 for
+            methods that train from random draws (`ranking`, `edge-pruning`), so that labels are more than seed noise,
+            and 1 for others.
         select: Which edges make a circuit of a size: the "top" ones, or "connected" ones only.
         seed: Of everything random.
         ablation: What removed edges carry: only "patching", the default, has both directions.
@@ -79,51 +83,66 @@ def find_gates(
         raise GatewiseError(f"ratio is |Ns| : |Dn|, more than 0, and goes with edges= alone; got {ratio}.")
     if faithfulness is not None and threshold is not None:
         raise GatewiseError("faithfulness= chooses the size by itself: leave out threshold=.")
-    check_directed(find_method(method))
-    size = None if edges is None else number_of_edges(edges, model.graph)
+    bound = find_method(method)
+    check_directed(bound)
+    count = (2 if bound.seeded else 1) if seeds is None else seeds
+    if count < 1:
+        raise GatewiseError(f"seeds is a number of searches, at least 1; got {count}.")
     directions: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn") if joint else ("ns", "dn")
+    options: dict[str, Any] = {"select": select, "ablation": ablation, "metric": metric, "compute": compute}
     if faithfulness is not None:
         check_faithfulness(faithfulness)
-        search = rank_directions(
-            model,
-            data,
-            method,
-            directions,
-            edges=edges,
-            select=select,
-            seed=seed,
-            ablation=ablation,
-            metric=metric,
-            compute=compute,
-        )
-        return label_gates(**_equally_large(search, faithfulness), rule=rule, by=by)
-    sizes = None
-    if size is not None:  # one size for each direction
-        sizes = {direction: (round(size / ratio) if direction == "dn" else size,) for direction in directions}
-    circuits = discover_all(
-        model,
-        data,
-        method,
-        directions,
-        sizes=sizes,
-        threshold=threshold,
-        select=select,
-        seed=seed,
-        ablation=ablation,
-        metric=metric,
-        compute=compute,
+        search = rank_directions(model, data, bound, directions, edges=edges, seed=seed, **options)
+        circuits = _equally_large(search, faithfulness)
+        size = len(circuits["ns"])
+        others = []
+        for other_seed in range(seed + 1, seed + count):
+            other = rank_directions(model, data, bound, ("ns", "dn"), edges=size, seed=other_seed, **options)
+            others.append((other.circuits("ns", [size])[0], other.circuits("dn", [size])[0]))
+    else:
+        options |= {"threshold": threshold, "sizes": _sizes(model, edges, ratio)}
+        found = _search(model, data, bound, directions, seed, options)
+        circuits = {direction: found[direction] for direction in directions}
+        others = []
+        for other_seed in range(seed + 1, seed + count):
+            other_found = _search(model, data, bound, ("ns", "dn"), other_seed, options)
+            others.append((other_found["ns"], other_found["dn"]))
+    return label_gates(
+        circuits["ns"], circuits["dn"], rule=rule, by=by, joint=circuits.get("ns+dn"), other_seeds=others
     )
-    joint_circuit = circuits["ns+dn"][0] if joint else None
-    return label_gates(circuits["ns"][0], circuits["dn"][0], rule=rule, by=by, joint=joint_circuit)
 
 
-def _equally_large(search: SizeSearch, faithfulness: float) -> dict[str, Circuit]:
+def _sizes(model: Model, edges: int | float | None, ratio: float) -> dict[SearchDirection, tuple[int]] | None:
+    """Return one size for each direction; None with a threshold."""
+    if edges is None:
+        return None
+    size = number_of_edges(edges, model.graph)
+    return {"ns": (size,), "dn": (round(size / ratio),), "ns+dn": (size,)}
+
+
+def _search(
+    model: Model,
+    data: Data,
+    method: Method,
+    directions: Sequence[SearchDirection],
+    seed: int,
+    options: Mapping[str, Any],
+) -> dict[SearchDirection, Circuit]:
+    """Return the one circuit of each direction."""
+    sizes = options["sizes"]
+    sized = None if sizes is None else {direction: sizes[direction] for direction in directions}
+    circuits = discover_all(model, data, method, directions, **{**options, "sizes": sized, "seed": seed})
+    return {direction: circuits[direction][0] for direction in directions}
+
+
+def _equally_large(search: SizeSearch, faithfulness: float) -> dict[SearchDirection, Circuit]:
     """Return circuits of one size, the smallest at which both single directions are as faithful as asked for."""
-    choices = {direction: search.smallest(direction, faithfulness) for direction in ("ns", "dn")}
+    singles: tuple[SearchDirection, ...] = ("ns", "dn")
+    choices = {direction: search.smallest(direction, faithfulness) for direction in singles}
     size = max(len(choice.reached()) for choice in choices.values())
     circuits = {direction: choice.of_size(size) for direction, choice in choices.items()}
     if "ns+dn" in search.rankings:
-        (circuits["joint"],) = search.circuits("ns+dn", [size])
+        (circuits["ns+dn"],) = search.circuits("ns+dn", [size])
     return circuits
 
 

@@ -12,8 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import permutations
+from operator import and_, or_
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
@@ -63,6 +66,37 @@ class GroupGate:
     values: tuple[float, ...]  # normalised effects by the bits of a set, the groups in order and then the rest
 
 
+@dataclass(frozen=True)
+class SeedOverlap:
+    """How much circuits of the two directions overlap, beside those of two seeds of one direction.
+
+    Attributes:
+        directions: Mean Jaccard index of a noising and a denoising circuit of different seeds.
+        ns: That of noising circuits of different seeds.
+        dn: That of denoising circuits of different seeds.
+        seeds: How many seeds were compared.
+    """
+
+    directions: float
+    ns: float
+    dn: float
+    seeds: int
+
+    @property
+    def beyond_noise(self) -> bool:
+        """Whether directions differ more than seeds do; if not, AND and OR would be labels of noise."""
+        return self.directions < min(self.ns, self.dn)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.seeds} seeds share {self.ns:.0%} of their edges by noising and {self.dn:.0%} by denoising; the two "
+            f"directions share {self.directions:.0%}"
+        )
+        if self.beyond_noise:
+            return f"{text}, fewer: only edges that all seeds agree on have a label."
+        return f"{text}, no fewer: which direction found an edge is seed noise, and no edge is labelled AND or OR."
+
+
 @dataclass(frozen=True, repr=False)
 class Gates:
     """A circuit from noising and one from denoising, their edges labelled AND, OR or ADDER."""
@@ -74,6 +108,7 @@ class Gates:
     grouping: Grouping = "port"
     joint: Circuit | None = None  # the paper's Ns+Dn circuit, if it was searched too
     tested: tuple[GroupGate, ...] = field(default=(), hash=False)  # significant gates of groups, the strongest first
+    seed_overlap: SeedOverlap | None = None  # of methods that another seed changes
 
     @property
     def graph(self) -> Graph:
@@ -87,7 +122,8 @@ class Gates:
 
     @property
     def unlabelled(self) -> Circuit:
-        """Edges of the sound circuit without a label: gates of too few edges, under the repaired rule."""
+        """Edges of the sound circuit without a label: those on which seeds do not agree, and those of gates of too few
+        edges, under the repaired rule."""
         return self.sound - Circuit.from_indices(self.graph, self.labelled.kinds)
 
     @cached_property
@@ -206,6 +242,8 @@ class Gates:
         named = {**self._searched, **{str(kind): circuit for kind, circuit in self.by_type.items()}}
         plain, arrays = pack_circuits(list(named.values()))
         head: dict[str, Any] = {"kind": "gates", "format": _FORMAT, "rule": self.rule, "grouping": self.grouping}
+        if self.seed_overlap is not None:
+            head["seed_overlap"] = asdict(self.seed_overlap)
         if self.tested:
             head["tested"] = [asdict(gate) for gate in self.tested]
         write_atomically(Path(path), pack({**head, "names": list(named), **plain}, arrays))
@@ -278,7 +316,8 @@ class Gates:
             by_type: dict[GateType, Circuit] = {kind: named[kind] for kind in GATE_TYPES}
             rules = _check_choice(plain["rule"], Rule), _check_choice(plain["grouping"], Grouping)
             tested = tuple(_read_group_gate(named["ns"].graph, entry) for entry in plain.get("tested", []))
-            gates = cls(named["ns"], named["dn"], by_type, *rules, named.get("ns+dn"), tested)
+            seeds = _read_seed_overlap(plain["seed_overlap"]) if "seed_overlap" in plain else None
+            gates = cls(named["ns"], named["dn"], by_type, *rules, named.get("ns+dn"), tested, seeds)
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError, GatewiseError) as error:
             raise GatewiseError(
                 f"{path} is not a gates file of format {_FORMAT}, or is damaged: {error}. gates.save(path) and "
@@ -307,6 +346,8 @@ class Gates:
         gates = ", ".join(f"{counts[kind]} {kind}" for kind in GATE_TYPES)
         largest = sorted(self, key=lambda gate: -len(gate.edges))[:3]
         lines = [f"<Gates ({self.rule} rule): {edges} edges in {gates} gates", f"  {self.venn()}"]
+        if self.seed_overlap is not None:
+            lines.append(f"  {self.seed_overlap}")
         lines += [f"  {gate.type:5} {_short(repr(gate))}" for gate in largest]
         return "\n".join(lines) + ">"
 
@@ -323,7 +364,13 @@ class Gates:
 
 
 def label_gates(
-    ns: Circuit, dn: Circuit, *, rule: Rule = "plain", by: Grouping = "port", joint: Circuit | None = None
+    ns: Circuit,
+    dn: Circuit,
+    *,
+    rule: Rule = "plain",
+    by: Grouping = "port",
+    joint: Circuit | None = None,
+    other_seeds: Sequence[tuple[Circuit, Circuit]] = (),
 ) -> Gates:
     """Label every edge of a noising and a denoising circuit AND, OR or ADDER, by which of them has it.
 
@@ -334,6 +381,8 @@ def label_gates(
             joins the AND or OR edges of its receiver, and gates of one edge have no label.
         by: What a gate's edges go into: a "port" or a "node".
         joint: The paper's Ns+Dn circuit, to be kept with the gates.
+        other_seeds: Noising and denoising circuits that other seeds found, of the same sizes. Only edges on which all
+            seeds agree have a label, and none is AND or OR unless the directions differ more than the seeds do.
 
     Returns:
         The gates.
@@ -341,13 +390,44 @@ def label_gates(
     Raises:
         GatewiseError: Circuits of different graphs, weights or pairs, or of another direction; an unknown rule.
     """
-    _check_circuits(ns, dn)
     _check_choice(rule, Rule)
     _check_choice(by, Grouping)
-    by_type: dict[GateType, Circuit] = {"AND": ns - dn, "OR": dn - ns, "ADDER": ns & dn}
+    for pair in ((ns, dn), *other_seeds):
+        _check_circuits(*pair)
+    noised, denoised = [ns, *(pair[0] for pair in other_seeds)], [dn, *(pair[1] for pair in other_seeds)]
+    by_type: dict[GateType, Circuit] = {
+        "AND": _in_all(noised) - _in_any(denoised),
+        "OR": _in_all(denoised) - _in_any(noised),
+        "ADDER": _in_all(noised) & _in_all(denoised),
+    }
+    overlap = _seed_overlap(noised, denoised) if other_seeds else None
+    if overlap is not None and not overlap.beyond_noise:
+        by_type |= {"AND": ns.graph.empty(), "OR": ns.graph.empty()}
     if rule == "repaired":
         by_type = _repaired(ns.graph, by_type, by)
-    return Gates(ns, dn, by_type, rule, by, joint)
+    return Gates(ns, dn, by_type, rule, by, joint, seed_overlap=overlap)
+
+
+def _in_all(circuits: Sequence[Circuit]) -> Circuit:
+    return reduce(and_, circuits)
+
+
+def _in_any(circuits: Sequence[Circuit]) -> Circuit:
+    return reduce(or_, circuits)
+
+
+def _seed_overlap(noised: Sequence[Circuit], denoised: Sequence[Circuit]) -> SeedOverlap:
+    """Jaccard indices of circuits of different seeds: of one direction, and across directions."""
+    across, by_noising, by_denoising = [], [], []
+    for i, j in permutations(range(len(noised)), 2):
+        across.append(_jaccard(noised[i], denoised[j]))
+        by_noising.append(_jaccard(noised[i], noised[j]))
+        by_denoising.append(_jaccard(denoised[i], denoised[j]))
+    return SeedOverlap(fmean(across), fmean(by_noising), fmean(by_denoising), len(noised))
+
+
+def _jaccard(a: Circuit, b: Circuit) -> float:
+    return len(a & b) / max(1, len(a | b))
 
 
 def _check_circuits(ns: Circuit, dn: Circuit) -> None:
@@ -451,6 +531,15 @@ def _read_group_gate(graph: Graph, entry: Mapping[str, Any]) -> GroupGate:
     if receivers != {entry["receiver"]} or len(values) != 2 << len(groups) or not all(map(math.isfinite, values)):
         raise DamagedError(f"its tested gate of {shown(entry['receiver'])} is not one")
     return GroupGate(entry["receiver"], str(entry["label"]), groups, values)
+
+
+def _read_seed_overlap(entry: Mapping[str, Any]) -> SeedOverlap:
+    """What seeds share, out of a file, its numbers checked."""
+    directions, ns, dn = (float(entry[name]) for name in ("directions", "ns", "dn"))
+    overlap = SeedOverlap(directions, ns, dn, int(entry["seeds"]))
+    if not all(0 <= share <= 1 for share in (overlap.directions, overlap.ns, overlap.dn)) or overlap.seeds < 2:
+        raise DamagedError("its overlap of seeds is not one")
+    return overlap
 
 
 def _check_choice(value: Any, kind: Any) -> Any:

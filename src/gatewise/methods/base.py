@@ -147,6 +147,7 @@ class Method(ABC):
     # circuits are cut from it by |score|.
     ranks_once: ClassVar[bool] = False
     additive: ClassVar[bool] = False  # True: scores are means over examples
+    seeded: ClassVar[bool] = False  # True: trained from random draws, so that another seed finds another circuit
     threshold_meaning: ClassVar[str] = ""  # unit of `threshold`
     saves_parts: ClassVar[bool] = False  # True: parts save their state in the checkpoint of the problem they are given
 
@@ -194,6 +195,17 @@ class Method(ABC):
             Sentences that follow "the ns circuit of 100 edges "; they are warned of.
         """
         return ()
+
+    def for_report(self: _AnyMethod, faithfulness: float | None) -> _AnyMethod:
+        """Return the method with what is enough for a report, where several searches have to be quick.
+
+        Args:
+            faithfulness: What is asked of the circuit; None if its size is.
+
+        Returns:
+            By default the method as it is.
+        """
+        return self
 
     def forecast(self, problem: Problem) -> Work | None:
         """Count what a search takes.

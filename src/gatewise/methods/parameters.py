@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -30,6 +32,7 @@ class Parameter:
     name: str
     type: Any
     value: Any  # that the method has
+    meaning: str = ""  # by the class's docstring
 
     @property
     def values(self) -> str:
@@ -61,8 +64,25 @@ def parameters_of(method: Any) -> dict[str, Parameter]:
         hints = get_type_hints(type(method))
     except NameError:  # types that are imported for type checkers only
         hints = {}
-    names = [field.name for field in dataclasses.fields(method)]
-    return {name: Parameter(name, hints.get(name, Any), getattr(method, name)) for name in names}
+    meanings = _meanings(inspect.getdoc(type(method)) or "")
+    parameters = {}
+    for name in (field.name for field in dataclasses.fields(method)):
+        parameters[name] = Parameter(name, hints.get(name, Any), getattr(method, name), meanings.get(name, ""))
+    return parameters
+
+
+def _meanings(docstring: str) -> dict[str, str]:
+    """What `Args:` of a docstring says of each parameter."""
+    meanings: dict[str, str] = {}
+    name = ""
+    for line in docstring.partition("Args:\n")[2].splitlines():
+        if match := re.match(r" {4}(\w+): (.*)", line):
+            name, meanings[match[1]] = match[1], match[2]
+        elif name and line.startswith(" " * 8):
+            meanings[name] += f" {line.strip()}"
+        elif line.strip():
+            break
+    return meanings
 
 
 def import_named(given: str) -> Any:

@@ -48,6 +48,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "tested_labels": list(TESTED_LABELS),
         "graph": _graph(report.graph),
         "sizes": list(report.sizes),
+        "faithfulness": None if report.choice is None else _short(report.choice.record()),
         "edges": _edges(report, edges, place_of),
         "doubts": [asdict(remark) for remark in doubts(report)],
         "facts": [asdict(remark) for remark in facts(report)],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 AGREEMENT_GOOD, AGREEMENT_POOR = 0.8, 0.5
 OVERLAP_GOOD, OVERLAP_POOR = 0.7, 0.4
 CORRELATION_GOOD, CORRELATION_POOR = 0.8, 0.5
+_HIGH = 0.85  # faithfulness to ask for next
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def facts(report: Report) -> list[Remark]:
 def trust(report: Report) -> list[Remark]:
     """Everything else that speaks for or against the result, the warnings first."""
     chance = verdicts.against_chance(report.evaluation)
-    optional = [chance, _agreement(report), _stability(report), _calibration(report), _dangling(report)]
+    optional = [chance, _size(report), _agreement(report), _seeds(report), _stability(report)]
+    optional += [_calibration(report), _dangling(report)]
     remarks = [remark for remark in optional if remark is not None]
     order = ("warning", "note", "good")
     return sorted(downgraded(remarks) if doubts(report) else remarks, key=lambda remark: order.index(remark.level))
@@ -68,8 +70,13 @@ def trust(report: Report) -> list[Remark]:
 
 def next_steps(report: Report) -> list[NextStep]:
     """What the numbers suggest, the simplest first. None asks for what was just done."""
-    edges, steps = report.sizes[-1], []
-    if verdicts.faithful(report.evaluation).level != "good" and edges * 2 <= report.graph.n_edges:
+    edges, steps, choice = report.sizes[-1], [], report.choice
+    if choice is not None:
+        if choice.edges is None and choice.most_edges * 2 <= report.graph.n_edges:
+            steps.append(NextStep("allow more edges", {"edges": choice.most_edges * 2}))
+        elif choice.edges is not None and choice.faithfulness < _HIGH:
+            steps.append(NextStep("a larger circuit keeps more of the task", {"faithfulness": _HIGH}))
+    elif verdicts.faithful(report.evaluation).level != "good" and edges * 2 <= report.graph.n_edges:
         steps.append(NextStep("a larger circuit keeps more of the task", {"edges": edges * 2}))
     if not report.directed:
         steps.append(NextStep("search in both directions, for gates", {"method": "eap"}))
@@ -132,6 +139,22 @@ def _agreement(report: Report) -> Remark | None:
         text += " Read AND, OR and ADDER as which direction found an edge, not as how it computes: single edges "
         text += "seldom interact at a receiver, and what groups of them do is under tested gates."
     return Remark(level_of(worst, AGREEMENT_GOOD, AGREEMENT_POOR), "Labels", text)
+
+
+def _size(report: Report) -> Remark | None:
+    if report.choice is None:
+        return None
+    text = f"Chosen by faithfulness: {report.choice}."
+    return Remark("good" if report.choice.edges is not None else "warning", "Size", text)
+
+
+def _seeds(report: Report) -> Remark | None:
+    overlap = report.gates.seed_overlap
+    if overlap is None:
+        return None
+    unlabelled = len(report.gates.unlabelled)
+    text = f"{overlap} {unlabelled:,} of {len(report.gates.sound):,} edges have none."
+    return Remark("note" if overlap.beyond_noise else "warning", "Seeds", text)
 
 
 def _stability(report: Report) -> Remark | None:

@@ -23,9 +23,11 @@ from gatewise.gates.testing.gate_test import GateTest
 from gatewise.gates.testing.measurement import FEWEST
 from gatewise.gates.testing.pair_tables import test_edge_pairs
 from gatewise.gates.testing.search import GateTests, test_receivers
+from gatewise.limits import MOST_RANDOM_CIRCUITS, check_count
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import find_method
+from gatewise.methods.smallest import SmallestCircuit, check_faithfulness, rank_directions
 from gatewise.models.model import Model
 from gatewise.report.data import CIRCUIT_NAMES
 from gatewise.report.node_behaviour import shown_nodes
@@ -36,6 +38,8 @@ from gatewise.store.results import dataclass_codec
 from gatewise.tasks import Task
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
+_EDGES, _MOST_EDGES = 500, 2000  # of each circuit, and the most by faithfulness, unless others are asked for
+_SEEDS = 2  # that labels have to agree on, of methods that another seed changes
 _SMALLEST = 16  # edges of the smallest circuit of the slider
 _TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
@@ -52,7 +56,8 @@ def make_report(
     task: Task,
     method: str | Method = "eap",
     *,
-    edges: int | float = 500,
+    edges: int | float | None = None,
+    faithfulness: float | None = None,
     sizes: Sequence[int] | None = None,
     all_gates: bool = False,
     random_circuits: int = 1,
@@ -67,7 +72,10 @@ def make_report(
         task: The task; circuits are searched on its `train` pairs and measured on its `test` pairs.
         method: How to search: a name that `gatewise methods` lists, or a method with its parameters, as in
             `gatewise.methods`.
-        edges: Edges of each circuit, or their share of all edges.
+        edges: Edges of each circuit, or their share of all edges; by default 500. With `faithfulness` the most that are
+            allowed, by default 2,000.
+        faithfulness: Instead: the smallest size at which the noising circuit keeps this share of the KL, on a third of
+            the training pairs that the search does not see. If none does, the closest one; the report says so.
         sizes: Further, smaller sizes for the curves; by default halved down to 16 for methods that rank once, none for
             methods that would have to search again.
         all_gates: Test all gates, not only the strongest (slow).
@@ -81,22 +89,24 @@ def make_report(
         What was found; `save(folder)` writes it as a page and as files.
 
     Raises:
-        GatewiseError: If a size goes beyond `edges`.
+        GatewiseError: If a size goes beyond `edges`, or the method or the pairs do not allow to ask for faithfulness.
     """
+    check_count("random_circuits", random_circuits, 0, MOST_RANDOM_CIRCUITS)
     started = time.time()
     compute = current_compute(compute)
     alone = replace(compute, workers=None, ray=None)  # for what is too small to be shared
     chosen = find_method(method)
-    sizes = _all_sizes(number_of_edges(edges, model.graph), sizes, chosen)
-    searches = _search(model, task, chosen, sizes, seed, compute)
+    found = _search(model, task, chosen, edges, faithfulness, sizes, seed, compute)
+    searches = found.circuits
     largest: dict[str, Circuit] = {direction: circuits[-1] for direction, circuits in searches.items()}
-    gates = _label(largest, chosen.directed)
+    gates = _label(largest, chosen.directed, found.other_seeds)
     exact = Setting.of(model, task.train[:_TESTED_PAIRS], compute=alone)
     shown = task.test[:examples]
     recall = _Parts(
         compute.open_store(),
         {
             "circuits": _record(searches),
+            "other seeds": [[circuit.fingerprint for circuit in pair] for pair in found.other_seeds],
             "method": chosen.version,
             "held out": {"pairs": task.test.fingerprint, "seed": seed, "memory": compute.memory},
             "evaluation": VERSION,
@@ -104,7 +114,8 @@ def make_report(
     )
     return Report(
         model=model.name,
-        sizes=sizes,
+        sizes=found.sizes,
+        choice=found.choice,
         searches=searches,
         gates=gates,
         curves=recall(
@@ -173,21 +184,59 @@ def _all_sizes(edges: int, smaller: Sequence[int] | None, method: Method) -> tup
     return tuple(sorted(sizes))
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The circuits of a report."""
+
+    sizes: tuple[int, ...]
+    circuits: dict[SearchDirection, tuple[Circuit, ...]]  # of all three searches, one per size
+    other_seeds: tuple[tuple[Circuit, Circuit], ...]  # of the largest size, by ns and dn, where seeds matter
+    choice: SmallestCircuit | None  # how the size was chosen, by faithfulness
+
+
 def _search(
-    model: Model, task: Task, method: Method, sizes: Sequence[int], seed: int, compute: Compute
-) -> dict[SearchDirection, tuple[Circuit, ...]]:
-    """The circuits of all three searches, one per size; the same one for all if the method has no direction."""
+    model: Model,
+    task: Task,
+    method: Method,
+    edges: int | float | None,
+    faithfulness: float | None,
+    sizes: Sequence[int] | None,
+    seed: int,
+    compute: Compute,
+) -> _Found:
+    """Search in all directions; the same circuit for all if the method has no direction."""
     directions = SEARCHES if method.directed else SEARCHES[:1]
+    singles: tuple[SearchDirection, ...] = ("ns", "dn")
+    others = range(seed + 1, seed + _SEEDS) if method.seeded and method.directed else ()
+    choice, other_seeds = None, []
     with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
         warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
-        circuits = discover_all(model, task.train, method, directions, sizes=sizes, seed=seed, compute=compute)
-    return {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
+        if faithfulness is None:
+            size = number_of_edges(_EDGES if edges is None else edges, model.graph)
+            all_sizes = _all_sizes(size, sizes, method)
+            circuits = discover_all(model, task.train, method, directions, sizes=all_sizes, seed=seed, compute=compute)
+            for other in others:
+                found = discover_all(model, task.train, method, singles, sizes=[size], seed=other, compute=compute)
+                other_seeds.append((found["ns"][0], found["dn"][0]))
+        else:
+            check_faithfulness(faithfulness)
+            most = min(_MOST_EDGES, model.graph.n_edges) if edges is None else edges
+            search = rank_directions(model, task, method, directions, edges=most, seed=seed, compute=compute)
+            choice = search.smallest("ns", faithfulness)
+            size = choice.chosen.edges
+            all_sizes = _all_sizes(size, sizes, method)
+            circuits = {direction: search.circuits(direction, all_sizes) for direction in directions}
+            for other in others:
+                again = rank_directions(model, task, method, singles, edges=size, seed=other, compute=compute)
+                other_seeds.append((again.circuits("ns", [size])[0], again.circuits("dn", [size])[0]))
+    by_direction = {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
+    return _Found(all_sizes, by_direction, tuple(other_seeds), choice)
 
 
-def _label(circuits: Mapping[str, Circuit], directed: bool) -> Gates:
+def _label(circuits: Mapping[str, Circuit], directed: bool, other_seeds: Sequence[tuple[Circuit, Circuit]]) -> Gates:
     """The gates of both directions; a method without a direction has a circuit and no gates."""
     if directed:
-        return label_gates(circuits["ns"], circuits["dn"], joint=circuits["ns+dn"])
+        return label_gates(circuits["ns"], circuits["dn"], joint=circuits["ns+dn"], other_seeds=other_seeds)
     none, circuit = circuits["ns"].graph.empty(), circuits["ns"]
     return Gates(circuit, circuit, {"AND": none, "OR": none, "ADDER": none}, "plain", "port", circuit)
 
@@ -203,7 +252,9 @@ def _curves(
 ) -> dict[str, Evaluations]:
     """Every circuit of every size, the largest ones on all held-out pairs and beside random circuits of their size."""
     circuits: dict[str, Sequence[Circuit]] = dict(searches.items())
-    circuits["ns|dn"] = [ns | dn for ns, dn in zip(searches["ns"], searches["dn"], strict=True)]
+    unions = [ns | dn for ns, dn in zip(searches["ns"], searches["dn"], strict=True)]
+    # A union of both directions has to be faithful on both sides.
+    circuits["ns|dn"] = [union.with_provenance(direction="ns|dn") for union in unions] if directed else unions
     names = list(CIRCUIT_NAMES) if directed else ["ns|dn"]  # without a direction all four are the same
     # All circuits in two calls, so that they share the runs of the pairs and the random circuits of their size.
     smaller = [circuit for name in names for circuit in circuits[name][:-1]]
@@ -246,13 +297,13 @@ def _by_direction(gates: Gates, method: Method) -> dict[Direction, Circuit]:
 def _stability(
     model: Model, task: Task, gates: Gates, method: Method, seed: int, compute: Compute
 ) -> dict[Direction, float] | None:
-    if not method.ranks_once or len(task.train) < _HALVES:
+    if not method.ranks_once or method.seeded or len(task.train) < _HALVES:  # of seeds the labels tell
         return None
     return compare_halves(model, task.train, method, _by_direction(gates, method), seed=seed, compute=compute)
 
 
 def _calibration(setting: Setting, gates: Gates, method: Method, seed: int) -> dict[Direction, Calibration] | None:
-    if not method.ranks_once or not setting.model.changes_singly:
+    if not method.ranks_once or method.seeded or not setting.model.changes_singly:  # learned scores are no effects
         return None
     circuits = _by_direction(gates, method)
     return {name: calibrate(setting, circuit, name, edges=_CALIBRATED, seed=seed) for name, circuit in circuits.items()}

@@ -21,6 +21,7 @@ from gatewise.gates.testing.gate_test import GateTest
 from gatewise.gates.testing.pair_tables import labels_by_test
 from gatewise.gates.testing.search import GateTests
 from gatewise.methods.base import SearchDirection
+from gatewise.methods.smallest import SmallestCircuit
 from gatewise.report.data import report_data, table_data
 from gatewise.report.headline import headline
 from gatewise.report.node_behaviour import ShownNodes
@@ -35,6 +36,7 @@ class Report:
     Attributes:
         model: The model's name.
         sizes: Edges per direction, growing; all that follows is about the largest unless it says otherwise.
+        choice: How the largest size was chosen; None if it was given.
         searches: The circuits of each search, one per size.
         gates: Both directions' circuits with their set-difference labels.
         curves: Evaluations on held-out pairs by the name of a circuit ("ns|dn", "ns", "dn", "ns+dn"), one per size,
@@ -55,6 +57,7 @@ class Report:
 
     model: str
     sizes: tuple[int, ...]
+    choice: SmallestCircuit | None = None
     searches: Mapping[SearchDirection, tuple[Circuit, ...]]
     gates: Gates
     curves: Mapping[str, Evaluations]

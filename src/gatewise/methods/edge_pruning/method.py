@@ -95,6 +95,7 @@ class EdgePruning(Method):
     together = True
     threshold_meaning = "expected mask value, from 0 to 1, trained at `penalty` nats per edge"
     saves_parts = True
+    seeded = True
 
     steps: int = 300
     ramp: float = 0.7

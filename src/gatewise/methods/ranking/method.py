@@ -39,6 +39,8 @@ _LARGEST, _LARGEST_SHARE = 6_000, 0.4  # of the sizes that are trained
 _SMALLEST, _SMALLEST_SHARE = 50, 1 / 400
 _CHECKPOINT_STEPS = 20  # a search with a checkpoint saves its state after every so many steps
 _COUNTED = 5  # sizes that a forecast counts
+# Steps of each of the four trainings of a report, which is to take minutes: ns and dn by two seeds.
+_STEPS_OF_REPORT, _STEPS_FOR_HIGH_GOALS, _HIGH_GOAL = 80, 200, 0.8
 
 Objectives = tuple[Direction, ...]  # directions whose distances are summed in one training
 
@@ -74,6 +76,7 @@ class Ranking(Method):
     ranks_once = True
     threshold_meaning = "smallest learned score, about log(edges / rank)"
     saves_parts = True
+    seeded = True
 
     steps: int = 430
     examples: int | None = None
@@ -136,6 +139,11 @@ class Ranking(Method):
             return self.examples
         columns = window_of(setting.pairs) if setting.ablation == "patching" else setting.pairs.width
         return max(_FEWEST_PER_STEP, min(_MOST_PER_STEP, _COLUMNS // columns))
+
+    def for_report(self, faithfulness: float | None) -> Ranking:
+        """Return fewer steps, more of them for a high goal, and ns+dn without a training of its own."""
+        steps = _STEPS_FOR_HIGH_GOALS if faithfulness is not None and faithfulness > _HIGH_GOAL else _STEPS_OF_REPORT
+        return replace(self, steps=min(self.steps, steps), combine="mean")
 
     def check(self, problem: Problem) -> None:
         """Refuse a metric that has no gradient."""
@@ -233,7 +241,7 @@ class Ranking(Method):
         trainings = self.parts(problem)
         directions = len([direction for objectives in trainings for direction in objectives])
         objective = Objective(setting, ("ns",), self.examples_per_step(setting))
-        batch = objective.steps[0][0]
+        batch, room = objective.steps[0][0], objective.room
         with Counter() as preparing:
             prepared_bytes = bytes_of(objective.prepared(batch, "ns"))
         smallest, largest = self.trained_sizes(graph)
@@ -250,8 +258,8 @@ class Ranking(Method):
             moved += counted.moved / _COUNTED
         steps = self.steps * directions * len(objective.steps[0])
         preparations = len(objective.steps) * len(objective.steps[0]) * directions
-        others = min(setting.memory, (preparations - 1) * prepared_bytes)
-        if preparations * prepared_bytes > setting.memory:
+        others = min(room, (preparations - 1) * prepared_bytes)
+        if preparations * prepared_bytes > room:
             preparations = steps  # they are made again at every step
         return Work(
             runs=int(GRAIN * (max(preparing.peak, preparing.live + peak) + others)),

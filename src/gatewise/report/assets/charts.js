@@ -48,8 +48,43 @@ function lineKey(colour, dash) {
 }
 function normalise(value, low, high) { return high === low ? null : (value - low) / (high - low); }
 
+// How the size was chosen: what circuits of all sizes that were run keep, on pairs that the search has not seen.
+function scanChart(record) {
+  const ink = colours(), width = 560, height = 280, left = 46, right = 12, top = 12, bottom = 40, scan = record.scan;
+  const low = Math.min(0, ...scan.map((one) => one.low)), first = Math.log(scan[0].edges), span = Math.log(scan.at(-1).edges) - first || 1;
+  const x = (size) => left + (Math.log(size) - first) / span * (width - left - right);
+  const y = (value) => top + (1 - value) / (1 - low) * (height - top - bottom);
+  const title = "Faithfulness against size", marked = record.edges, outline = (key) => scan.map((one) => `${x(one.edges)},${y(one[key])}`).join(" ");
+  const caption = `Share of the KL that the noising circuit keeps on ${plural(record.validation_pairs, "pair")} that the search has not seen; dashed: its lower bound, `
+    + `which has to reach ${percent(record.goal)}. ` + (marked ? `The smallest that does has ${plural(marked, "edge")}.` : `None of at most ${plural(record.most_edges, "edge")} does.`);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title + ". " + caption });
+  for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
+    picture.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
+      svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, percent(tick)));
+  }
+  for (let size = scan[0].edges; size <= scan.at(-1).edges; size *= 4) {
+    picture.append(svg("text", { x: x(size), y: height - bottom + 18, "text-anchor": "middle" }, size.toLocaleString("en")));
+  }
+  picture.append(svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "edges"),
+    svg("line", { x1: left, x2: width - right, y1: y(record.goal), y2: y(record.goal), stroke: ink.soft, "stroke-dasharray": "2 3" }),
+    svg("polyline", { points: outline("low"), fill: "none", stroke: ink.ns, "stroke-width": 1.4, "stroke-dasharray": "5 4" }),
+    svg("polyline", { points: outline("share"), fill: "none", stroke: ink.ns, "stroke-width": 2.4 }));
+  for (const one of scan) {
+    picture.append(svg("circle", { cx: x(one.edges), cy: y(one.share), r: one.edges === marked ? 6 : 2.8, fill: ink.ns },
+      svg("title", {}, `${plural(one.edges, "edge")}: ${percent(one.share)} (at least ${percent(one.low)}), logit difference ${percent(one.logit_diff)}, accuracy ${percent(one.accuracy)}`)));
+  }
+  if (marked) picture.append(svg("line", { class: "now", x1: x(marked), x2: x(marked), y1: top, y2: height - bottom }));
+  return el("div", { class: "chart", id: "scan" }, el("h3", {}, title), el("p", { class: "caption" }, caption), picture);
+}
+
 function showCurves(state) {
   fill($("curves"),
+    data.faithfulness ? scanChart(data.faithfulness) : "",
+    curveChart("Faithful on both sides, by KL: noising", "Share of the KL between the runs that the circuit alone keeps: 0 % is the empty circuit, 100 % the whole model.",
+      (one) => one.recovered,
+      (one) => (one.random_circuit ? normalise(one.random_circuit.kl_from_full[0], one.empty.kl_from_full[0], 0) : null), state),
+    curveChart("The second side: denoising", "The same where the circuit alone is corrupted: what is missing to 100 % something outside it still does.",
+      (one) => one.recovered_dn, () => null, state),
     curveChart("Faithful: what the circuit keeps", "Normalised logit difference of the circuit alone: 0 % is the empty circuit, 100 % the whole model.",
       (one) => one.recovered_logit_diff,
       (one) => (one.random_circuit ? normalise(one.random_circuit.logit_diff[0], one.empty.logit_diff[0], one.full.logit_diff[0]) : null), state),
