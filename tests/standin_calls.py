@@ -18,6 +18,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.engine import last_logits, run_circuits
 from gatewise.engine.metrics import Metric
+from gatewise.evaluation.heads import attention, direct_contributions
 from gatewise.evaluation.task_check import ability, check_task
 from gatewise.gates.backups import add_backups, find_backups
 from gatewise.gates.programs.prediction import predict
@@ -88,6 +89,8 @@ CALLS: dict[str, Callable[[Model, Task], Any]] = {
     "find_gates": lambda model, task: gw.find_gates(model, task, edges=100),
     "evaluate": lambda model, task: gw.evaluate(model, task, [_circuit(model, task), model.graph.full()]),
     "ablate": lambda model, task: gw.ablate(model, task, ["a2.h0", "a3.h0"]),
+    "attention": lambda model, task: attention(model, task.train, "a3.h0"),
+    "direct_contributions": lambda model, task: direct_contributions(model, task.train, ["a3.h0", "m2"]),
     "ability": lambda model, task: ability(model, task.train),
     "check_task": lambda model, task: check_task(model, task),
     "exact_effects": lambda model, task: gw.exact_effects(model, task.train, range(0, 3600, 90)),

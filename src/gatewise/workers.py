@@ -149,11 +149,11 @@ def run_jobs(
 
 def _warned(ended: Iterator[FinishedJob[Job]]) -> Iterator[FinishedJob[Job]]:
     """Tell the user what workers want to be known, each thing once."""
-    shown: set[str] = set()
+    known_notes: set[str] = set()
     for finished in ended:
         for note in finished.notes:
-            if note not in shown:
-                shown.add(note)
+            if note not in known_notes:
+                known_notes.add(note)
                 warnings.warn(note, GatewiseWarning, stacklevel=2)
         yield finished
 
@@ -369,8 +369,8 @@ def _in_worker(job: Any, work: JobFunction[Any], device: str = "cpu", tries: int
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         finished = _finished(job, work, _shared)
-    ours = [warning for warning in caught if issubclass(warning.category, GatewiseWarning)]
-    finished = replace(finished, notes=tuple(str(warning.message) for warning in ours))
+    for_users = [warning for warning in caught if issubclass(warning.category, GatewiseWarning)]
+    finished = replace(finished, notes=tuple(str(warning.message) for warning in for_users))
     # Pickled here and not by the pool, which would put tensors into shared memory: there may be little of it.
     return _pickled(finished, to_device=False)
 

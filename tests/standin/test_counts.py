@@ -20,6 +20,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.engine.patching.incremental import Proposal, State
 from gatewise.gates.programs.prediction import predict
 from gatewise.methods.edge_pruning.method import EdgePruning
+from gatewise.methods.ranking.method import Ranking
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 
@@ -29,7 +30,7 @@ Call = Callable[[Model, Task], object]
 @pytest.fixture(scope="module")
 def model(standin: None) -> Model:
     model = gw.load_model("tiny", device="standin")
-    model.check_finite()
+    gw.score_edges(model, gw.task("ioi", model, examples=24))  # weights and adapter are looked at once
     return model
 
 
@@ -99,10 +100,18 @@ def test_acdc_waits_once_for_a_proposal_and_uploads_none(model: Model, monkeypat
     assert again.uploads <= 22
 
 
-def test_a_step_of_edge_pruning_waits_twice_at_most(model: Model) -> None:
-    few = _counts(lambda m, t: gw.discover(m, t, EdgePruning(steps=4), edges=100), model)
-    many = _counts(lambda m, t: gw.discover(m, t, EdgePruning(steps=8), edges=100), model)
-    assert many.waits - few.waits <= 2 * 4
+@pytest.mark.filterwarnings("ignore::gatewise.errors.GatewiseWarning")
+@pytest.mark.parametrize("method", [EdgePruning, Ranking])
+def test_a_training_step_waits_twice_at_most_and_launches_no_more_for_more_pairs(
+    method: type[EdgePruning] | type[Ranking], model: Model
+) -> None:
+    by_pairs = {}
+    for examples in (8, 24):
+        few = _counts(lambda m, t: gw.discover(m, t, method(steps=4), edges=100), model, examples)
+        many = _counts(lambda m, t: gw.discover(m, t, method(steps=8), edges=100), model, examples)
+        assert many.waits - few.waits <= 2 * 4
+        by_pairs[examples] = many.launches - few.launches
+    assert by_pairs[24] <= by_pairs[8] * 1.05
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from gatewise.tasks.pairs import Pairs
 
 Memory: TypeAlias = "int | str | None"
 AnyMetric: TypeAlias = "str | Metric | MetricFunction | None"
-Outcome = TypeVar("Outcome")
+FromBatch = TypeVar("FromBatch")
 Half = Literal["train", "test"]
 SideName = Literal["clean", "corrupted"]
 SIDES: tuple[SideName, SideName] = ("clean", "corrupted")
@@ -328,8 +328,12 @@ class Setting:
 
     @cached_property
     def _outputs_finite(self) -> bool:
-        first = Setting(self.model, self.pairs[:1])
-        finite = torch.stack([torch.isfinite(first.last_logits(side)).all() for side in SIDES]).tolist()
+        (finite,) = self.in_fitting_batches(
+            Batch(0, self.pairs[:1]),
+            lambda first: torch.stack(
+                [torch.isfinite(Setting(self.model, first.pairs).last_logits(side)).all() for side in SIDES]
+            ).tolist(),
+        )
         for side, is_finite in zip(SIDES, finite, strict=True):
             if not is_finite:
                 raise GatewiseError(
@@ -346,7 +350,7 @@ class Setting:
         choices = {**self._choices, "memory": self.memory // 2}
         return _made_again(self.model, self.pairs, choices, self.memory_from_device)
 
-    def in_fitting_batches(self, batch: Batch, work: Callable[[Batch], Outcome]) -> list[Outcome]:
+    def in_fitting_batches(self, batch: Batch, work: Callable[[Batch], FromBatch]) -> list[FromBatch]:
         """Work on a batch, or on ever smaller parts of it where an accelerator's memory does not hold it.
 
         Args:

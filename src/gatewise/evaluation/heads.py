@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gatewise.compute import Compute
+from gatewise.devices import widest_float
 from gatewise.display import SHOWN, card, frame
 from gatewise.engine.runs.activations import bases, lay_out, plain_run
 from gatewise.engine.setting import SIDES, Batch, Data, Setting, SideName
@@ -275,4 +276,4 @@ def _written(setting: Setting, batch: Batch, senders: Sequence[int], side: SideN
             for correct, incorrect in zip(batch.pairs.correct, batch.pairs.incorrect, strict=True)
         ]
     )
-    return (written * read).sum(dim=-1, dtype=torch.float64).cpu()
+    return (written * read).sum(dim=-1, dtype=widest_float(read.device)).cpu().double()

@@ -13,7 +13,7 @@ from gatewise.methods.provenance import Clock
 from gatewise.progress import progress_bar
 from gatewise.workers import WorkerPool, threads
 
-Outcome = TypeVar("Outcome")
+FromSearch = TypeVar("FromSearch")
 Searched = tuple[Problem, Findings, dict[str, Any]]  # what was asked, what was found, what it took
 
 
@@ -54,7 +54,7 @@ def _do_part(task: tuple[int, Any], shared: tuple[tuple[Problem, ...], Method]) 
     return outcome, time.process_time() - begun
 
 
-def _in_fitting_memory(problem: Problem, search: Callable[[Problem], Outcome]) -> tuple[Problem, Outcome]:
+def _in_fitting_memory(problem: Problem, search: Callable[[Problem], FromSearch]) -> tuple[Problem, FromSearch]:
     """Search, from the start with half of the budget whenever an accelerator's memory is full."""
     while True:
         try:

@@ -58,8 +58,8 @@ def check_prompts(model: Model, longest: int) -> None:
 def _compare_logits(model: Model, length: int) -> None:
     tokens = torch.linspace(0, model.vocabulary_size - 1, length, device=model.device).long()[None]
     try:
-        # Compared on the CPU: some devices have no float64.
-        expected, adapted = _last_logits(model.hf, tokens).cpu().double(), _plain_logits(model, tokens).cpu().double()
+        both = torch.stack([_last_logits(model.hf, tokens), _plain_logits(model, tokens)])
+        expected, adapted = both.cpu().double()
     except Exception as error:  # a config that does not go with itself; transformers raises whatever comes first
         raise GatewiseError(
             f"{model.name} cannot be run on a prompt of {length} tokens ({type(error).__name__}: {first_line(error)}). "
