@@ -16,7 +16,7 @@ COMPARED = $(if $(wildcard $(PEERS)),--peers $(PEERS) --out $(ACDC))
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two pips at once would spoil the environment
 .PHONY: help demo test coverage browser lint format hooks docs pictures notebook bench bench-long bench-peers \
-	scaling frontier fuzz torture torture-ray tiny dist clean
+	scaling frontier fuzz attack torture torture-ray tiny dist clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -81,8 +81,12 @@ frontier: $(VENV)/.installed-figures ## faithfulness against edges and cost, all
 fuzz: $(VENV)/.installed-fuzz ## feed broken files to every loader: a million cases each, mutated and guided by coverage (an hour)
 	$(BIN)/python fuzz/run.py
 
-torture: $(TEST) ## kill searches and a sweep at 50 random moments each, and compare with undisturbed ones
-	OMP_NUM_THREADS=1 $(BIN)/python tests/torture/torture.py --kills 50
+attack: $(TEST) ## hostile files, stores, numbers and names: the tests of it, and longer random attacks (loopback only)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m attack tests
+	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/attack.py --minutes 10
+
+torture: $(TEST) ## kill work of seven kinds at 9 random moments each, and compare with undisturbed work
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture/torture.py --kills 9
 
 torture-ray: $(TEST) ## a sweep of 200 cells on a local Ray cluster whose workers are killed, against one process
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/sweep/test_ray.py

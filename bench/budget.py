@@ -19,7 +19,7 @@ from measure import Job, environment, extra_memory, peak_in_fresh_process
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import gatewise as gw
-from gatewise.methods import Acdc, EapIg, EdgePruning
+from gatewise.methods import Acdc, EapIg, EdgePruning, Ranking
 from gatewise.models.model import Model
 from gatewise.models.transformer import adapt
 from gatewise.tasks.pairs import Pairs
@@ -39,6 +39,7 @@ JOBS: dict[str, Run] = {
     "edge-pruning": lambda model, pairs, compute: gw.discover(
         model, pairs, EdgePruning(steps=3), edges=100, compute=compute
     ),
+    "ranking": lambda model, pairs, compute: gw.discover(model, pairs, Ranking(steps=3), edges=100, compute=compute),
     "evaluation": lambda model, pairs, compute: gw.evaluate(
         model, pairs, model.graph.random_circuit(100, seed=0), random_circuits=1, compute=compute
     ),

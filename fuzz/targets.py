@@ -29,12 +29,16 @@ from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.formats import circuit_from, circuit_to_json
 from gatewise.circuits.graph import Graph
+from gatewise.cli.answers import stored_answer
 from gatewise.errors import GatewiseError
 from gatewise.files import parse_json
 from gatewise.gates.labels import Gates, label_gates
-from gatewise.models.config import check_config
+from gatewise.models.config import check_config, config_of
+from gatewise.models.config_keys import check_keys
 from gatewise.models.gguf.file import parse_gguf
 from gatewise.models.gguf.model import gguf_model
+from gatewise.models.gguf.tokenizer import tokenizer_parts
+from gatewise.models.weights import index_names
 from gatewise.store import Store
 from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.format import circuits_in, pack_result, pack_value, value_in
@@ -42,6 +46,7 @@ from gatewise.sweep.grid import read_grid
 from gatewise.tasks.encoding import Encoder
 from gatewise.tasks.parsing import with_spaces
 from gatewise.tasks.task_files import parse_rows
+from gatewise_paper.records import read_records
 
 warnings.simplefilter("ignore")
 
@@ -151,6 +156,17 @@ _TOML = (
 _KEY = "0" * 64
 
 
+_RESULTS = json.dumps(
+    {"about": {"preset": "quick", "weights": "ab"}, "experiments": {"completeness": {"verdicts": []}}, "failed": {}}
+).encode()
+
+
+def _read_results(content: bytes) -> None:
+    """The results that `gatewise reproduce` left in a folder."""
+    (_folder() / "results.json").write_bytes(content)
+    read_records(_folder(), {"preset": "quick", "weights": "ab"})
+
+
 def _read_grid(content: bytes) -> None:
     path = _folder() / "grid.toml"
     path.write_bytes(content)
@@ -195,6 +211,19 @@ def _checkpoints() -> list[bytes]:
 @cache
 def _place() -> Checkpoint:
     return Checkpoint(None, _KEY)
+
+
+# Results of the command line
+
+
+def _answers() -> list[bytes]:
+    return [json.dumps({"circumstances": {"command": "run"}, "answer": {"edges": 3}, "written": {}}).encode()]
+
+
+def _read_answer(content: bytes) -> None:
+    """What `gatewise run` keeps beside its files."""
+    (_folder() / "answer.json").write_bytes(content)
+    stored_answer(_folder(), {"command": "run"})
 
 
 # Models
@@ -268,6 +297,54 @@ def _config(content: bytes) -> None:
         check_config(found, "config.json")
 
 
+def _config_object(content: bytes) -> None:
+    """The config of one of our architectures, as transformers makes it, and whether its adapter follows it."""
+    from gatewise.models.transformer import adapter_for
+
+    found = parse_json(content, "config.json", "a config.json")
+    if isinstance(found, dict) and isinstance(found.get("model_type"), str):
+        adapter_for(found["model_type"])
+        check_keys(config_of(found, "config.json"))
+
+
+def _more_configs() -> list[bytes]:
+    neo = {"model_type": "gpt_neo", "hidden_size": 8, "num_layers": 2, "num_heads": 2, "vocab_size": 16,
+           "attention_types": [[["global", "local"], 1]], "num_labels": 2, "is_causal": True}  # fmt: skip
+    gemma = {"model_type": "gemma3_text", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "layer_types": ["full_attention"], "use_bidirectional_attention": False, "attn_implementation": "eager",
+             "text_config": {}, "rope_parameters": None}  # fmt: skip
+    return [*_configs(), json.dumps(neo).encode(), json.dumps(gemma).encode()]
+
+
+_INDEXES = (
+    b'{"metadata": {"total_size": 8}, "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "m.safetensors"}}',
+    b'{"weight_map": {"a": "../x.safetensors"}}',
+    b'{"weight_map": {"a": "pytorch_model.bin"}}',
+)
+
+
+def _tokenizers() -> list[bytes]:
+    """What a GGUF file says about its tokenizer, as JSON, so that mutations reach every field."""
+    common = {"bos_token_id": 0, "unknown_token_id": 0, "token_type": [3, 1, 1, 1]}
+    pieces = {"model": "llama", "tokens": ["<s>", "a", "b", "ab"], "scores": [0.0, -1.0, -2.0, -3.0], **common}
+    byte_level = {"model": "gpt2", "pre": "qwen2", "tokens": ["<s>", "a", "b", "ab"], "merges": ["a b"], **common}
+    return [json.dumps(pieces).encode(), json.dumps({**byte_level, "add_bos_token": True}).encode()]
+
+
+def _build_tokenizer(content: Any) -> None:
+    """Values of the kinds that the container can hold: numbers, texts, lists of texts, arrays of numbers."""
+    metadata: dict[str, Any] = {}
+    for key, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, list):
+            texts = all(isinstance(member, str) for member in value)
+            if not texts and not all(isinstance(member, (int, float)) and abs(member) < 1 << 31 for member in value):
+                continue
+            value = value if texts else np.array(value)
+        if isinstance(value, (str, int, float, list, np.ndarray)):
+            metadata[f"tokenizer.ggml.{key}"] = value
+    tokenizer_parts(metadata, 16).tokenizer.encode("ab a $A")
+
+
 def _load_folder(content: bytes) -> None:
     """A folder with the weights of `tiny` and this config.json."""
     from gatewise.models.loader import load_model
@@ -306,6 +383,11 @@ TARGETS = {
         Target("checkpoint", _checkpoints, lambda content: _place()._unpacked(_sealed(content))),
         Target("entry", _entries, _read_entry),
         Target("config", _configs, _config, json=True),
+        Target("config-object", _more_configs, _config_object, json=True, cheap=False, cases=20_000),
+        Target("index", lambda: list(_INDEXES), lambda content: index_names(content, "index.json"), json=True),
+        Target("tokenizer", _tokenizers, _json(_build_tokenizer), json=True, cases=200_000),
+        Target("answer", _answers, _read_answer, json=True, cases=200_000),
+        Target("results", lambda: [_RESULTS], _read_results, json=True, cases=200_000),
         Target("folder", _configs, _load_folder, json=True, cheap=False, cases=1_000),
     )
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ from gatewise.gates.testing.partners import edge_partners
 from gatewise.gates.testing.replication import replicate
 from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.edge_pruning.method import EdgePruning
+from gatewise.methods.ranking.method import Ranking
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 from gatewise.tasks.pairs import Pairs
@@ -78,6 +82,8 @@ CALLS: dict[str, Callable[[Model, Task], Any]] = {
     "discover, edge-pruning, one mask": lambda model, task: gw.discover(
         model, task, EdgePruning(steps=4, draw="one"), "dn", edges=100
     ),
+    "discover, ranking": lambda model, task: gw.discover(model, task, Ranking(steps=4), edges=100),
+    "discover, ranking ns+dn": lambda model, task: gw.discover(model, task, Ranking(steps=3), "ns+dn", edges=100),
     "discover_all": lambda model, task: gw.discover_all(model, task, sizes=(20, 40)),
     "find_gates": lambda model, task: gw.find_gates(model, task, edges=100),
     "evaluate": lambda model, task: gw.evaluate(model, task, [_circuit(model, task), model.graph.full()]),
@@ -132,3 +138,14 @@ def numbers_of(value: Any, path: str = "") -> Iterator[tuple[str, Tensor | str]]
             yield from numbers_of(entry, f"{path}[{number}]")
     else:
         yield path, repr(value)
+
+
+def dies_once(logits: Tensor, pairs: Pairs) -> Tensor:
+    """A metric whose first caller is killed, as by a system without memory; the file of STANDIN_KILLED says so."""
+    flag = Path(os.environ["STANDIN_KILLED"])
+    try:
+        flag.touch(exist_ok=False)
+    except FileExistsError:
+        return pairs.logit_diff(logits)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process goes on")

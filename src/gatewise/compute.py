@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gatewise.devices import device_budget, is_accelerator
 from gatewise.errors import GatewiseError
 from gatewise.files import shown
 from gatewise.store import Store
@@ -31,10 +32,13 @@ class Compute:
     """Memory, processes and the store of one call, or of all calls within a `with` block.
 
     Args:
-        memory: Bytes of activations at a time, or text such as "8GB"; by default 4 GB.
+        memory: Bytes of activations at a time, or text such as "8GB"; by default 4 GB, on an accelerator what is free
+            there (the largest power of two below four fifths of it).
         workers: Number of processes of this machine that share the work, one thread each. By default the work is done
-            in this process, on torch's threads. The result is the same for any number of workers.
+            in this process, on torch's threads. The result is the same for any number of workers. If the model is on an
+            accelerator, the processes take this machine's devices of that kind in turn.
         ray: Address of a Ray cluster that shares the work, in place of `workers`; "auto" for this machine's.
+        gpus: GPUs that each worker takes of the Ray cluster, if the model is on one; workers with 0.5 share one.
         store: Folder or URL that keeps results. What was computed before with the same weights, pairs and settings is
             read there, and an interrupted search resumes from its last checkpoint.
     """
@@ -43,10 +47,11 @@ class Compute:
     workers: int | None = None
     ray: str | None = None
     store: Store | str | os.PathLike[str] | None = None
+    gpus: float = 1.0
 
     @property
     def memory_bytes(self) -> int:
-        """The memory budget in bytes."""
+        """The memory budget in bytes, of work on the CPU."""
         return parse_bytes(self.memory)
 
     def open_store(self) -> Store | None:
@@ -61,23 +66,20 @@ class Compute:
         """Make the workers that share the work.
 
         Args:
-            device: Where the model is; workers compute on the CPU only.
+            device: Where the model is; each worker has a device of that kind.
 
         Returns:
             The workers; None if the work is done in this process.
 
         Raises:
-            GatewiseError: If the number of workers makes no sense, or the model is on another device.
+            GatewiseError: If the number of workers or of GPUs makes no sense.
         """
         if self.workers is None and self.ray is None:
             return None
         check_workers(1 if self.workers is None else self.workers, self.ray)
-        if device.type != "cpu":
-            raise GatewiseError(
-                f"workers compute on the CPU, and the model is on {device}; leave out workers and ray, or load it with "
-                f"device='cpu'."
-            )
-        return WorkerPool(self.workers or 1, self.ray)
+        if not self.gpus > 0:
+            raise GatewiseError(f"gpus is how many GPUs a worker takes, such as 1 or 0.5; got {self.gpus!r}.")
+        return WorkerPool(self.workers or 1, self.ray, device=device.type, gpus=self.gpus)
 
     def __enter__(self) -> Compute:
         _ENTERED.set((*_ENTERED.get(), self))
@@ -93,6 +95,11 @@ def current_compute(given: Compute | None = None) -> Compute:
         return given
     entered = _ENTERED.get()
     return entered[-1] if entered else Compute()
+
+
+def memory_budget(memory: int | str | None, device: torch.device) -> int:
+    """Return the bytes of activations at a time: what was given, or else what a kind of device has by default."""
+    return device_budget(device) if memory is None and is_accelerator(device) else parse_bytes(memory)
 
 
 def parse_bytes(memory: int | str | None) -> int:

@@ -13,6 +13,8 @@ import psutil
 import torch
 from torch import Tensor
 
+_assigned: torch.device | None = None  # to this process, if it is a worker
+_halvings = 0  # how often this process shall halve its batches
 _KEPT_BYTES = 1 << 16  # tensors up to this size are kept on the device
 _AT_ONCE = 1 << 26  # bytes that are fetched together
 
@@ -39,10 +41,40 @@ def release_cached_memory(device: torch.device) -> None:
         torch.get_device_module(device).empty_cache()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a device's memory is full; Apple's has no type of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+
+
+def device_budget(device: torch.device) -> int:
+    """Bytes of activations at a time on an accelerator, where the user gave no number.
+
+    The largest power of two below four fifths of what is free: the same for small changes of what others take.
+    """
+    return 1 << max(20, (free_memory(device) * 4 // 5).bit_length() - 1)
+
+
 @cache
 def device_count(kind: str) -> int:
     """How many devices of a kind this process sees: for CUDA those of CUDA_VISIBLE_DEVICES."""
     return 1 if kind == "cpu" else int(torch.get_device_module(kind).device_count())
+
+
+def assign(device: str | None, halvings: int = 0) -> None:
+    """Say, in a worker, which device it computes on, and how often it shall halve its batches."""
+    global _assigned, _halvings
+    _assigned, _halvings = None if device is None else torch.device(device), halvings
+
+
+def assigned(device: str | torch.device) -> torch.device:
+    """Where this process computes what is meant for a kind of device: a worker on its own, if none is numbered."""
+    wanted = torch.device(device)
+    return _assigned if _assigned is not None and _assigned.type == wanted.type and wanted.index is None else wanted
+
+
+def halvings() -> int:
+    """How often this process halves its batches: a worker after others have died of the same work."""
+    return _halvings
 
 
 @cache

@@ -4,6 +4,7 @@ A message says what was given, what was expected, and the way out. The command l
 """
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -13,6 +14,16 @@ class GatewiseError(ValueError):
 
 class GatewiseWarning(UserWarning):
     """Something the user should know before trusting a number."""
+
+
+def printable(text: str) -> str:
+    """Return text with control characters spelt out, so that no name or content of a file steers a terminal."""
+    return "".join(_spelt_out(character) for character in text)
+
+
+def _spelt_out(character: str) -> str:
+    harmless = character in "\n\t" or not unicodedata.category(character).startswith("C")
+    return character if harmless else character.encode("unicode_escape").decode()
 
 
 def first_line(error: BaseException) -> str:

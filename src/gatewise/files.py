@@ -1,8 +1,8 @@
 """Writing files so that nothing is ever half-written, and reading them within stated limits.
 
 A file is written under a temporary name, flushed to disk and renamed. The temporary name says which process on which
-machine writes under it, and when that process began, in ticks that no change of the clock moves: it is abandoned if that
-process has ended. Of other machines' processes nothing is known, and a day has to pass.
+machine writes under it, and when that process began, in ticks that no change of the clock moves: it is abandoned if
+that process has ended. Of other machines' processes nothing is known, and a day has to pass.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ the records alone (`summary.py`).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.errors import GatewiseError
+from gatewise.files import read_json
 from gatewise_paper.experiment import Experiment, Outcome
 from gatewise_paper.figures import draw
 from gatewise_paper.naming import METHOD_NAMES, task_name
@@ -51,15 +51,22 @@ def read_records(folder: Path, about: Mapping[str, Any]) -> Records:
     path = folder / "results.json"
     if not path.is_file():
         return Records()
-    content = json.loads(path.read_text())
-    for what in ("preset", "weights"):
-        earlier = content["about"][what]
+    content = read_json(path, "the results of gatewise reproduce")
+    try:
+        abouts = {what: content["about"][what] for what in ("preset", "weights")}
+        records = Records(dict(content["experiments"]), dict(content["failed"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise GatewiseError(
+            f"{path} is no results file of gatewise reproduce ({type(error).__name__}: {error}). Name another folder "
+            f"by --out, or move that file away."
+        ) from error
+    for what, earlier in abouts.items():
         if earlier != about[what]:
             raise GatewiseError(
                 f"{path} has results of the {what} {earlier}, and these would be of {about[what]}. Name another folder "
                 "by --out, or move that file away."
             )
-    return Records(content["experiments"], content["failed"])
+    return records
 
 
 def check_nothing_is_lost(folder: Path, name: str, before: Record | None, settings: Mapping[str, Any]) -> None:

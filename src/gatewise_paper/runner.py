@@ -20,7 +20,7 @@ from typing import Any
 
 from gatewise.circuits.drawing import require_matplotlib
 from gatewise.errors import GatewiseError
-from gatewise.files import write_atomically
+from gatewise.files import read_json, write_atomically
 from gatewise.methods.base import SearchDirection
 from gatewise.methods.provenance import versions
 from gatewise.methods.registry import methods
@@ -143,7 +143,7 @@ def _calibration(lab: Lab) -> dict[str, Any]:
     path = lab.folder / "size_calibration.json"
     if not path.is_file():
         write_atomically(path, (json.dumps(calibrate(lab), indent=1) + "\n").encode())
-    chosen: dict[str, Any] = json.loads(path.read_text())
+    chosen: dict[str, Any] = read_json(path, "the sizes that gatewise reproduce has chosen")
     return chosen
 
 

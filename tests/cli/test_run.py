@@ -151,16 +151,19 @@ def test_by_default_a_learned_ranking_is_as_large_as_faithfulness_needs(tmp_path
     assert (chosen["goal"], chosen["search_pairs"], chosen["validation_pairs"]) == (0.75, 16, 8)
     assert content["sizes"][-1] == chosen["edges"]
     assert content["curves"]["ns"][-1]["recovered_dn"] is not None
-    assert "Seeds" in {remark["title"] for remark in content["trust"]}
+    assert (
+        "One training for each direction" in {remark["title"]: remark["text"] for remark in content["trust"]}["Seeds"]
+    )
+    assert any("--seeds 2" in step["command"] for step in content["next"])
     assert content["stability"] is None
 
 
 def test_too_few_pairs_to_choose_a_size_are_said(tmp_path: Path) -> None:
-    words = ("run", "tiny", "--examples", "8", "--faithfulness", "0.5", "--method", "eap", "--out", "p")
+    words = ["run", "tiny", "--examples", "8", "--faithfulness", "0.5", "--method", "eap", "--out", "p"]
     assert "and there are 8; give at least 16" in str(gatewise(*words, folder=tmp_path).exception)
-    words = ("run", "tiny", "--faithfulness", "1.5", "--out", "p")
+    words = ["run", "tiny", "--faithfulness", "1.5", "--out", "p"]
     assert "between 0 and 1" in str(gatewise(*words, folder=tmp_path).exception)
-    words = ("run", "tiny", "--faithfulness", "0.5", "--method", "acdc", "--out", "p")
+    words = ["run", "tiny", "--faithfulness", "0.5", "--method", "acdc", "--out", "p"]
     assert "acdc searches anew for every size" in str(gatewise(*words, folder=tmp_path).exception)
 
 

@@ -11,12 +11,12 @@ import torch
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 
-from torture.torture import differences, litter, results, search, torture
+from torture.torture import WORK, differences, litter, results, search, torture, without_times
 
 from gatewise.methods import EdgePruning
 
 
-@pytest.mark.parametrize("name", ["acdc", "edge-pruning", "ranking", "sweep"])
+@pytest.mark.parametrize("name", ["acdc", "edge-pruning", "ranking", "sweep", "two-at-once"])
 def test_killed_work_ends_as_if_nothing_had_happened(name: str) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -27,6 +27,12 @@ def test_killed_work_ends_as_if_nothing_had_happened(name: str) -> None:
     assert tally.problems == []
     assert tally.kills == 2
     assert tally.runs >= 1
+
+
+def test_times_are_left_out_and_nothing_else() -> None:
+    assert len(WORK) >= 7
+    value = {"seconds": 1, "rows": [{"kl": 2, "seconds": 3, "started": 4}], "timeseries": 5}
+    assert without_times(value) == {"rows": [{"kl": 2}], "timeseries": 5}
 
 
 def test_torture_sees_what_it_looks_for(tmp_path: Path) -> None:

@@ -1,18 +1,21 @@
-"""Torture: kill searches and a sweep with SIGKILL at random moments, start them again, compare with undisturbed ones.
+"""Torture: kill work of every kind with SIGKILL at random moments, start it again, compare with undisturbed work.
 
-    python tests/torture/torture.py --kills 50        what `make torture` runs
+    python tests/torture/torture.py --kills 9        what `make torture` runs: so many of each kind
 
 The processes that are killed are forks of one that has loaded everything, so that most of a moment is work. Further
-ones kill themselves in the middle of writing a file, which random moments seldom meet. After every kill: all that is in
-the store is sound, and no checkpoint is behind one that was there before. At the end: the same results, bit by bit, and
-no temporary files.
+ones kill themselves in the middle of writing a file, which random moments seldom meet. `two-at-once` is a sweep by two
+processes in one folder. After every kill: all that is in the store is sound, and no checkpoint is behind one that was
+there before. At the end: the same results, bit by bit but for times, and no temporary files. A method is one line of
+`SEARCHES`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -21,6 +24,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,14 +36,19 @@ import torch
 from gatewise import files, task
 from gatewise.compute import Compute
 from gatewise.methods import Acdc, EdgePruning, Method, Ranking, discover_all
+from gatewise.report import make_report
 from gatewise.store import Store
 from gatewise.store.maintenance import list_entries
 from gatewise.sweep import run_sweep
 from gatewise.sweep.cells import loaded
 from gatewise.sweep.grid import grid_from
+from gatewise_paper.presets import QUICK
+from gatewise_paper.runner import reproduce
 
 _PATIENCE = 1800.0  # seconds that a run may take before it counts as hanging
 _SHARE_IN_WRITES = 0.2  # of the starts: killed by themselves, in the middle of writing a file
+
+_TIMES = re.compile(r"seconds|started|ended|(^|_)(time|times|date|when)($|_)")  # names of fields
 
 EXAMPLES = 4
 SEARCHES: dict[str, tuple[Method, list[int]]] = {
@@ -66,9 +75,44 @@ def sweep(folder: Path) -> None:
         raise AssertionError(report.failures)
 
 
+def report(folder: Path) -> None:
+    """What `gatewise run` does, with its files."""
+    model = loaded("tiny", None, None)
+    about = task("ioi", model, examples=EXAMPLES, seed=0)
+    made = make_report(model, about, "eap", edges=40, sizes=[20], compute=Compute(store=folder / "store"))
+    made.save(folder / "report")
+
+
+def paper(folder: Path) -> None:
+    """An experiment of `gatewise reproduce`."""
+    preset = QUICK.changed(methods=("eap",), tasks=("ioi",), sizes=(5, 20), seeds=1, pairs=2, held_out=2)
+    reproduce(["completeness"], preset, out=folder, workers=1, log=False)
+
+
+def two_at_once(folder: Path) -> None:
+    """A sweep by two processes that share a folder; the other may be killed in the middle of a write, or by us."""
+    other = os.fork()
+    if not other:
+        code = 1
+        try:
+            sweep(folder)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    sweep(folder)
+    code = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
+    if code not in (0, -signal.SIGKILL):
+        raise AssertionError(f"the other process ended with {code}")
+
+
 WORK: dict[str, Callable[[Path], None]] = {
     **{name: partial(search, method, sizes) for name, (method, sizes) in SEARCHES.items()},
     "sweep": sweep,
+    "report": report,
+    "reproduce": paper,
+    "two-at-once": two_at_once,
 }
 
 
@@ -129,6 +173,7 @@ def _start(work: Callable[[Path], None], folder: Path, kill_in_write: int = -1, 
     child = os.fork()
     if child:
         return child
+    os.setpgid(0, 0)  # a group of its own, with all that it starts
     code = 1
     try:
         warnings.simplefilter("error")
@@ -168,16 +213,22 @@ def _wait(child: int, until_kill: float | None) -> bool:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
+            _kill_group(child)  # what it has started
             if code not in (0, -signal.SIGKILL):
                 raise AssertionError(f"the work ended with {code}")
             return code != 0
         if not sent and until_kill is not None and sum(process.cpu_times()[:2]) >= until_kill:
-            os.kill(child, signal.SIGKILL)
+            _kill_group(child)
             sent = True
         if time.monotonic() - begun > _PATIENCE:
-            os.kill(child, signal.SIGKILL)
+            _kill_group(child)
             raise AssertionError("the work hangs")
         time.sleep(0.005)
+
+
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # it has ended, or has not yet made itself a group
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _after_a_kill(folder: Path, known: dict[str, int]) -> list[str]:
@@ -221,10 +272,22 @@ def results(folder: Path) -> dict[str, Any]:
                 for c in circuits
             ]
         elif entry.kind == "json":  # what else is left over is litter
-            found[entry.key] = repr(entry.content["value"]["rows"])  # type: ignore[assignment]
-    for table in folder.glob("table.*"):
-        found[table.name] = table.read_bytes()  # type: ignore[assignment]
+            found[entry.key] = repr(without_times(entry.content["value"]))  # type: ignore[assignment]
+    for name in ("table.csv", "table.parquet", "summary.md"):
+        if (folder / name).is_file():
+            found[name] = (folder / name).read_bytes()  # type: ignore[assignment]
+    if (folder / "results.json").is_file():
+        found["results.json"] = repr(without_times(json.loads((folder / "results.json").read_bytes())))  # type: ignore[assignment]
+    for path in (folder / "report").glob("*"):
+        found[path.name] = len(path.name)  # type: ignore[assignment]  # that it is there; it tells times
     return found
+
+
+def without_times(value: Any) -> Any:
+    """Plain data without what no two runs have in common: how long something took, and when it was."""
+    if isinstance(value, dict):
+        return {name: without_times(part) for name, part in value.items() if not _TIMES.search(name)}
+    return [without_times(part) for part in value] if isinstance(value, list) else value
 
 
 def _bits(values: torch.Tensor) -> bytes:
@@ -236,14 +299,12 @@ def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
 
 
 def litter(folder: Path) -> list[str]:
-    kept = {".gatewise-store", "table.csv", "table.parquet"}
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in kept]
-    return [f"{path} is left over" for path in files if path.suffix != ".safetensors"]
+    return [f"{path} is left over" for path in folder.rglob("*") if path.suffix in (".part", ".checkpoint", ".lock")]
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--kills", type=int, default=50)
+    options.add_argument("--kills", type=int, default=9)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", choices=WORK)
     chosen = options.parse_args()

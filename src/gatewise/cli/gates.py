@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -60,6 +60,9 @@ def gates_command(
         "plain"
     ),
     joint: Annotated[bool, typer.Option(help="Also search the paper's Ns+Dn circuit.")] = True,
+    seeds: Annotated[
+        int | None, typer.Option(help="Trainings that labels have to agree on [2 for ranking and edge-pruning].")
+    ] = None,
     test: Annotated[
         bool,
         typer.Option("--test", help="Test gates of groups and ports on held-out pairs, and labels by pairs of edges."),
@@ -108,6 +111,7 @@ def gates_command(
             faithfulness=faithfulness,
             rule=cast("Rule", rule),  # checked by label_gates
             joint=joint,
+            seeds=seeds,
             seed=seed,
             compute=machine.compute(processes, opened),
         )
@@ -162,6 +166,7 @@ def _content(gates: Gates) -> dict[str, Any]:
         "proportions": gates.proportions(),
         "layer_span": {kind: value if value == value else None for kind, value in span.items()},
         "joint_outside": gates.joint_outside(),
+        "seed_overlap": None if gates.seed_overlap is None else asdict(gates.seed_overlap),
         "gates": [{"receiver": gate.receiver, "type": gate.type, "edges": list(gate.edges)} for gate in gates],
     }
 

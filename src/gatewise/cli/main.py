@@ -28,7 +28,7 @@ from gatewise.cli.runs import runs_app
 from gatewise.cli.smallest import smallest_command
 from gatewise.cli.sweep import sweep_command
 from gatewise.cli.tasks import tasks_app
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, printable
 
 EXIT_INTERNAL_ERROR = 1
 EXIT_USER_ERROR = 2
@@ -124,7 +124,7 @@ def main() -> None:
             raise
         by_user = isinstance(error, GatewiseError)
         message = str(error) if by_user else _unexpected(error)
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"error: {' '.join(printable(message).split())}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR if by_user else EXIT_INTERNAL_ERROR)
 
 

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.errors import GatewiseError, GatewiseWarning, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,7 +105,7 @@ class Machine(Options):
     """How a model is loaded and read, and what the work may take."""
 
     device: Annotated[str | None, _machine("--device", help="Where to compute: cpu, cuda, cuda:1, mps [cpu].")] = None
-    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16 or float64 [float32].")] = None
+    dtype: Annotated[str | None, _machine("--dtype", help="float32, bfloat16, float16 or float64 [float32].")] = None
     bos: Annotated[bool | None, _machine("--bos/--no-bos", help="Begin prompts with BOS [as the model needs it].")] = (
         None
     )
@@ -118,8 +118,9 @@ class Machine(Options):
         """Where the work of a command is done."""
         from gatewise.compute import Compute
 
-        processes, ray = (None, None) if workers is None else (workers.workers, workers.ray)
-        return Compute(memory=self.memory, workers=processes, ray=ray, store=store)
+        if workers is None:
+            return Compute(memory=self.memory, store=store)
+        return Compute(memory=self.memory, workers=workers.workers, ray=workers.ray, store=store, gpus=workers.gpus)
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Workers(Options):
         int | None, _machine("--workers", help="Processes that share the work, one thread each [this one].")
     ] = None
     ray: Annotated[str | None, _machine("--ray", help="Or a Ray cluster: auto, or its address.")] = None
+    gpus: Annotated[float, _machine("--gpus", help="GPUs that each worker takes of the Ray cluster.")] = 1.0
 
 
 def options_apart(command: Callable[..., None]) -> Callable[..., None]:
@@ -169,7 +171,7 @@ def load(name: str, machine: Machine) -> Model:
     """Load a model, saying so on standard error."""
     from gatewise.models import load_model
 
-    print(f"loading {name} ...", file=sys.stderr)
+    print(f"loading {printable(name)} ...", file=sys.stderr)
     return load_model(name, dtype=machine.dtype, device=machine.device)
 
 
@@ -255,7 +257,7 @@ def warnings_as_lines() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
             if issubclass(category, GatewiseWarning):
-                print(f"warning: {message}", file=sys.stderr)
+                print(f"warning: {printable(str(message))}", file=sys.stderr)
             else:
                 usual(message, category, *where, **options)
 
@@ -274,8 +276,18 @@ class FoldingTable(Table):
         for column in self.columns[1:] if numbers else ():
             column.justify = "right"
 
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row; names and contents of files in its texts do not steer the terminal."""
+        super().add_row(*map(_harmless, cells), **options)
+
     def add_column(self, *header: Any, **options: Any) -> None:
         super().add_column(*header, **{"overflow": "fold", **options})
+
+
+def _harmless(cell: Any) -> Any:
+    if isinstance(cell, Text) and cell.plain != printable(cell.plain):
+        return Text(printable(cell.plain), style=cell.style)
+    return printable(cell) if isinstance(cell, str) else cell
 
 
 def print_json(content: Any) -> None:

@@ -89,6 +89,7 @@ def run_command(
     skip_bad: SkipBadOption = False,
     random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.")] = 1,
     seed: SeedOption = 0,
+    seeds: Annotated[int, typer.Option(help="Trainings that labels have to agree on; ranking and edge-pruning.")] = 1,
     settings: SettingsOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for all files [runs/MODEL-TASK-...].")] = None,
     store: Annotated[str | None, typer.Option(help="Folder or URL that keeps results [OUT/store].")] = None,
@@ -119,7 +120,8 @@ def run_command(
     given = {
         "task": task, "method": method, "faithfulness": goal, "edges": edges, "sizes": sizes,
         "examples": examples, "random": random,
-        "seed": seed, "all_gates": all_gates or None, "export": export or None, "set": settings, "test": test,
+        "seed": seed, "seeds": None if seeds == 1 else seeds,
+        "all_gates": all_gates or None, "export": export or None, "set": settings, "test": test,
         "skip_bad": skip_bad or None,
         **machine.given, **workers.given,
     }  # fmt: skip
@@ -171,6 +173,7 @@ def run_command(
                 all_gates=all_gates,
                 random_circuits=random,
                 seed=seed,
+                seeds=seeds,
                 compute=machine.compute(workers, opened),
             )
         steps = {

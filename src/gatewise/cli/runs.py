@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gatewise.cli.options import FoldingTable, JsonOption, open_store, print_json
+from gatewise.errors import printable
 
 if TYPE_CHECKING:
     from gatewise.store.maintenance import Entry
@@ -72,7 +73,7 @@ def show_command(
     if as_json:
         print_json({**_plain(entry), **entry.content})
         return
-    print(f"{entry.key} ({entry.kind}) in {entry.path}, {entry.bytes:,} bytes, {_when(entry)}")
+    print(printable(f"{entry.key} ({entry.kind}) in {entry.path}, {entry.bytes:,} bytes, {_when(entry)}"))
     content = {name: value for name, value in entry.content.items() if name not in ("key", "kind", "schema")}
     Console(soft_wrap=True).print_json(json.dumps(content))
 
@@ -96,7 +97,7 @@ def verify_command(store: StoreLocation, as_json: JsonOption = False) -> None:
         print_json({"sound": len(entries) - len(bad), "bad": problems})
     else:
         for entry in bad:
-            print(f"{entry.path}: {entry.problem}")
+            print(printable(f"{entry.path}: {entry.problem}"))
         print(f"{len(entries) - len(bad)} sound, {len(bad)} bad")
     if bad:
         raise typer.Exit(EXIT_DAMAGED)
@@ -126,7 +127,7 @@ def gc_command(
         print_json({"removed": not dry_run, "entries": [_plain(entry) for entry in entries]})
         return
     for entry in entries:
-        print(f"{entry.kind}: {entry.path}")
+        print(printable(f"{entry.kind}: {entry.path}"))
     print(f"{'would remove' if dry_run else 'removed'} {len(entries)}, {_total(entries)}")
 
 

@@ -39,7 +39,7 @@ def smallest_command(
     model: ModelArgument = DEFAULT_MODEL,
     task: TaskOption = "ioi",
     methods: Annotated[str, typer.Option(help="Methods that rank all edges at once, with commas between.")] = (
-        "eap,eap-ig"
+        "eap,eap-ig,ranking"
     ),
     direction: Annotated[str, typer.Option(help="ns, dn, ns+dn, or several: ns,ns+dn.")] = "ns",
     faithfulness: Annotated[str, typer.Option(help="Shares of the KL to keep, with commas between.")] = "0.5,0.75,0.85",
@@ -57,7 +57,7 @@ def smallest_command(
     Examples:
 
     ```
-    gatewise smallest tiny --faithfulness 0.5 --seeds 2 -n 24 --out small
+    gatewise smallest tiny --methods eap --seeds 2 -n 24 --out small
     ```
     """
     from gatewise.circuits.drawing import check_can_draw

@@ -26,6 +26,9 @@ def sweep_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what is missing, and how long it takes.")
     ] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Import methods that the grid names as module:Name, which runs them.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run what is missing of a grid of searches, evaluate on held-out pairs, and collect one tidy table.
@@ -45,12 +48,12 @@ def sweep_command(
 
     with warnings_as_lines():
         report = run_sweep(
-            replace(read_grid(grid), **machine.given),
+            replace(read_grid(grid, trust_code=trust_code), **machine.given),
             out,
             retries=retries,
             dry_run=dry_run,
             tell=lambda text: print(text, file=sys.stderr),
-            compute=Compute(workers=workers.workers, ray=workers.ray, store=store),
+            compute=Compute(workers=workers.workers, ray=workers.ray, store=store, gpus=workers.gpus),
         )
     for cell, problem in report.failures[:20]:
         print(f"failed: {cell}: {' '.join(problem.split())}", file=sys.stderr)

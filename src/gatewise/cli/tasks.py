@@ -24,7 +24,7 @@ from gatewise.cli.options import (
     options_apart,
     print_json,
 )
-from gatewise.errors import GatewiseWarning
+from gatewise.errors import GatewiseWarning, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,7 +189,7 @@ def _refuse(path: str, problems: list[str], doubts: list[str], as_json: bool) ->
     if as_json:
         print_json({"task": path, "bad_lines": problems, "warnings": doubts})
     else:
-        print("\n".join([*problems, *(f"warning: {doubt}" for doubt in doubts)]))
+        print(printable("\n".join([*problems, *(f"warning: {doubt}" for doubt in doubts)])))
         print(f"{len(problems)} bad line{'s' if problems[1:] else ''} in {path}.")
     raise typer.Exit(1)
 

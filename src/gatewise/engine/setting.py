@@ -6,16 +6,18 @@ edges carry (the ablation) and what is measured (the metric) belong to it, since
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
-from gatewise.compute import Compute, current_compute, parse_bytes
+from gatewise.compute import Compute, current_compute, memory_budget
+from gatewise.devices import halvings, is_accelerator, is_out_of_memory, release_cached_memory
 from gatewise.engine.metrics import LOGIT_DIFF, Metric, MetricFunction, metric_of
 from gatewise.engine.runs.activations import (
     Ablation,
@@ -31,7 +33,8 @@ from gatewise.engine.runs.activations import (
 )
 from gatewise.engine.runs.batches import ROW_BYTES, batches, bytes_needed, window_of
 from gatewise.engine.runs.memory import map_large_blocks
-from gatewise.errors import GatewiseError
+from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.limits import check_seed
 from gatewise.models.components import is_cut_up
 from gatewise.models.logit_check import check_prompts
 from gatewise.models.model import Model
@@ -41,6 +44,7 @@ from gatewise.tasks.pairs import Pairs
 
 Memory: TypeAlias = "int | str | None"
 AnyMetric: TypeAlias = "str | Metric | MetricFunction | None"
+Outcome = TypeVar("Outcome")
 Half = Literal["train", "test"]
 SideName = Literal["clean", "corrupted"]
 SIDES: tuple[SideName, SideName] = ("clean", "corrupted")
@@ -56,6 +60,11 @@ class Batch(NamedTuple):
     def rows(self) -> slice:
         """The examples of the batch among all."""
         return slice(self.first, self.first + len(self.pairs))
+
+    def cut(self, size: int) -> list[Batch]:
+        """The same examples in batches of at most so many."""
+        starts = range(0, len(self.pairs), size)
+        return [Batch(self.first + start, self.pairs[start : start + size]) for start in starts]
 
 
 class Setting:
@@ -86,9 +95,11 @@ class Setting:
     ) -> None:
         self.model, self.pairs = model, pairs
         self.ablation, self.metric, self.seed = ablation, metric_of(metric), seed
+        check_seed(seed)
         self.check_direction("ns")
         _check_pairs(model, pairs)
-        self.memory, self._asked_memory = parse_bytes(memory), memory
+        self.memory, self._asked_memory = memory_budget(memory, model.device), memory
+        self.memory_from_device = memory is None and is_accelerator(model.device)  # the budget is what was free
         if self.has_budget and model.device.type == "cpu" and is_cut_up(pairs.width):
             map_large_blocks()
         self._batches: dict[bool, list[Batch]] = {}  # by whether a gradient is taken
@@ -143,7 +154,7 @@ class Setting:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For workers: what it is about, without the runs, which are large and quick to make again."""
-        return partial(Setting, **self._choices), (self.model, self.pairs)
+        return _made_again, (self.model, self.pairs, self._choices, self.memory_from_device)
 
     @property
     def graph(self) -> Graph:
@@ -166,11 +177,12 @@ class Setting:
         Returns:
             A setting with the same ablation, metric, seed and memory.
         """
-        return Setting(self.model, pairs, **self._choices)
+        return _made_again(self.model, pairs, self._choices, self.memory_from_device)
 
     @property
     def _choices(self) -> dict[str, Any]:
-        return {"ablation": self.ablation, "metric": self.metric, "seed": self.seed, "memory": self._asked_memory}
+        memory = self.memory if self.memory_from_device else self._asked_memory  # measured once, for workers too
+        return {"ablation": self.ablation, "metric": self.metric, "seed": self.seed, "memory": memory}
 
     @property
     def value(self) -> Metric:
@@ -199,7 +211,7 @@ class Setting:
     @property
     def has_budget(self) -> bool:
         """Whether a memory budget was given: what cannot be cut into batches is then refused beyond it."""
-        return self._asked_memory is not None
+        return self._asked_memory is not None and not self.memory_from_device
 
     def needed_bytes(self, examples: int, *, gradient: bool = False, states: int = 0) -> int:
         """Estimate what working on so many examples at once takes.
@@ -325,6 +337,68 @@ class Setting:
                 )
         return True
 
+    def with_less_memory(self) -> Setting:
+        """Make the same setting with half of the memory budget.
+
+        Returns:
+            A setting whose batches have about half as many examples.
+        """
+        choices = {**self._choices, "memory": self.memory // 2}
+        return _made_again(self.model, self.pairs, choices, self.memory_from_device)
+
+    def in_fitting_batches(self, batch: Batch, work: Callable[[Batch], Outcome]) -> list[Outcome]:
+        """Work on a batch, or on ever smaller parts of it where an accelerator's memory does not hold it.
+
+        Args:
+            batch: One of `batches()`.
+            work: Called with a batch; what it gives is summed or joined by the caller.
+
+        Returns:
+            What `work` gave, in the order of the examples: one outcome, unless the memory was full.
+
+        Raises:
+            GatewiseError: One example alone does not fit.
+        """
+        left = batch.cut(-(-len(batch.pairs) >> halvings()) or 1)[::-1]
+        outcomes = []
+        while left:
+            part = left.pop()
+            try:
+                outcomes.append(work(part))
+                continue
+            except RuntimeError as error:
+                if not is_accelerator(self.model.device) or not is_out_of_memory(error):
+                    raise
+            # Only here, where the error is gone, is what its frames held free again.
+            self.make_room(len(part.pairs))
+            left += part.cut(-(-len(part.pairs) // 2))[::-1]
+        return outcomes
+
+    def make_room(self, examples: int) -> None:
+        """Let go of what is kept on a full device, and tell the user.
+
+        Args:
+            examples: So many at a time did not fit.
+
+        Raises:
+            GatewiseError: It was one example.
+        """
+        device = self.model.device
+        self._runs.clear()
+        self._bytes_of_runs = self.memory  # as many as the budget allows: no more are kept
+        release_cached_memory(device)
+        if examples == 1:
+            raise GatewiseError(
+                f"{device} ran out of memory with one example of {self.pairs.width} tokens. Shorten the prompts, use "
+                f"dtype='bfloat16', or another device."
+            )
+        warnings.warn(
+            f"{device} ran out of memory with {examples} examples at a time; going on with half as many. Give memory= "
+            f"(--memory) to choose a budget.",
+            GatewiseWarning,
+            stacklevel=3,
+        )
+
     def last_logits(self, side: SideName = "clean") -> Tensor:
         """Run the whole model on one side.
 
@@ -343,6 +417,13 @@ class Setting:
     def __repr__(self) -> str:
         metric = "" if self.metric is None else f", measured by {self.metric.name}"
         return f"<Setting: {self.model.name} on {len(self)} pairs of {self.pairs.name}, {self.ablation}{metric}>"
+
+
+def _made_again(model: Model, pairs: Pairs, choices: Mapping[str, Any], memory_from_device: bool) -> Setting:
+    """A setting like another; its memory is given as a number even if that was what a device had free."""
+    setting = Setting(model, pairs, **choices)
+    setting.memory_from_device = memory_from_device
+    return setting
 
 
 def _check_pairs(model: Model, pairs: Pairs) -> None:

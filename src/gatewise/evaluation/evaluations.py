@@ -26,10 +26,11 @@ from gatewise.devices import widened
 from gatewise.display import frame
 from gatewise.engine.forward.sparse import SparseEngine
 from gatewise.engine.runs.activations import Ablation, Direction
-from gatewise.engine.setting import AnyMetric, Data, Setting
+from gatewise.engine.setting import AnyMetric, Batch, Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.evaluation.evaluation_table import as_html, as_text
 from gatewise.evaluation.task_check import Ability
+from gatewise.limits import MOST_RANDOM_CIRCUITS, check_count
 from gatewise.models.model import Model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Interval, Measure, Reference, ratio_interval
@@ -356,6 +357,7 @@ def evaluate(
     Raises:
         GatewiseError: If a circuit belongs to another graph than the model's.
     """
+    check_count("random_circuits", random_circuits, 0, MOST_RANDOM_CIRCUITS)
     setting = Setting.of(model, data, "test", ablation=ablation, metric=metric, seed=seed, compute=compute)
     chosen = [circuits] if isinstance(circuits, Circuit) else list(circuits)
     setting.check_circuits(chosen)
@@ -480,12 +482,20 @@ def _measure_piece(
 ) -> Tensor:
     """Each measure of some circuits for every example of a micro-batch. [circuit, measure, example]"""
     index, first, end = piece
-    batch = setting.batches()[index]
+    whole, chosen = setting.batches()[index], circuits[first:end]
+    parts = setting.in_fitting_batches(whole, lambda batch: _measure_batch(batch, setting, chosen, direction, advance))
+    return torch.cat(parts, dim=-1)
+
+
+def _measure_batch(
+    batch: Batch, setting: Setting, circuits: Sequence[Circuit], direction: Direction, advance: Callable[[], None]
+) -> Tensor:
+    """Each measure of circuits for every example of a batch. [circuit, measure, example]"""
     prepared = setting.intervention(batch, direction)
     reference = Reference(prepared.reference_logits)
     engine = SparseEngine(setting.model, prepared)
     rows = []
-    for circuit in circuits[first:end]:
+    for circuit in circuits:
         # The full graph is the reference run itself: KL is then exactly 0, not 0 up to rounding.
         whole = len(circuit) == setting.graph.n_edges
         logits = prepared.reference_logits if whole else engine.logits(circuit)

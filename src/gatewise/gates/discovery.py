@@ -12,7 +12,7 @@ from gatewise.circuits.graph import Grouping
 from gatewise.circuits.selection import Selection, number_of_edges
 from gatewise.compute import Compute
 from gatewise.engine.runs.activations import Ablation
-from gatewise.engine.setting import AnyMetric, Data
+from gatewise.engine.setting import AnyMetric, Data, Setting
 from gatewise.errors import GatewiseError
 from gatewise.gate_types import GATE_TYPES, GateType, TestedLabel
 from gatewise.gates.labels import Gates, Rule, label_gates
@@ -97,15 +97,17 @@ def find_gates(
         size = len(circuits["ns"])
         others = []
         for other_seed in range(seed + 1, seed + count):
-            other = rank_directions(model, data, bound, ("ns", "dn"), edges=size, seed=other_seed, **options)
+            other = search.with_seed(other_seed, ("ns", "dn"))
             others.append((other.circuits("ns", [size])[0], other.circuits("dn", [size])[0]))
     else:
-        options |= {"threshold": threshold, "sizes": _sizes(model, edges, ratio)}
-        found = _search(model, data, bound, directions, seed, options)
+        # One setting for all seeds, so that they share what does not depend on the seed.
+        setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)
+        shared = {"select": select, "compute": compute, "threshold": threshold, "sizes": _sizes(model, edges, ratio)}
+        found = _search(model, setting, bound, directions, seed, shared)
         circuits = {direction: found[direction] for direction in directions}
         others = []
         for other_seed in range(seed + 1, seed + count):
-            other_found = _search(model, data, bound, ("ns", "dn"), other_seed, options)
+            other_found = _search(model, setting, bound, ("ns", "dn"), other_seed, shared)
             others.append((other_found["ns"], other_found["dn"]))
     return label_gates(
         circuits["ns"], circuits["dn"], rule=rule, by=by, joint=circuits.get("ns+dn"), other_seeds=others
@@ -122,7 +124,7 @@ def _sizes(model: Model, edges: int | float | None, ratio: float) -> dict[Search
 
 def _search(
     model: Model,
-    data: Data,
+    setting: Setting,
     method: Method,
     directions: Sequence[SearchDirection],
     seed: int,
@@ -131,7 +133,7 @@ def _search(
     """Return the one circuit of each direction."""
     sizes = options["sizes"]
     sized = None if sizes is None else {direction: sizes[direction] for direction in directions}
-    circuits = discover_all(model, data, method, directions, **{**options, "sizes": sized, "seed": seed})
+    circuits = discover_all(model, setting, method, directions, **{**options, "sizes": sized, "seed": seed})
     return {direction: circuits[direction][0] for direction in directions}
 
 

@@ -70,18 +70,22 @@ class _LinearEstimate(Method):
         """Sum scores over the micro-batches of a block, in float64. [estimate, edge]"""
         total: Tensor | None = None
         for batch in in_blocks(problem.setting.batches(gradient=True))[part]:
-            scores = problem.graph.vector(self.attribute(self._attribution(problem, batch), problem)).cpu()
-            if not bool(torch.isfinite(scores).all()):
-                last = batch.first + len(batch.pairs) - 1
-                raise GatewiseError(
-                    f"{problem.model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
-                    f"look at these pairs, or try dtype='float32'."
-                )
-            wide = scores.double()
-            total = wide if total is None else total + wide
+            for wide in problem.setting.in_fitting_batches(batch, lambda fitting: self._scores(problem, fitting)):
+                total = wide if total is None else total + wide
             give_back()
         assert total is not None  # no block is empty
         return total
+
+    def _scores(self, problem: Problem, batch: Batch) -> Tensor:
+        """Sum scores over the examples of a micro-batch, in float64. [estimate, edge]"""
+        scores = problem.graph.vector(self.attribute(self._attribution(problem, batch), problem)).cpu()
+        if not bool(torch.isfinite(scores).all()):
+            last = batch.first + len(batch.pairs) - 1
+            raise GatewiseError(
+                f"{problem.model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
+                f"look at these pairs, or try dtype='float32'."
+            )
+        return scores.double()
 
     def _attribution(self, problem: Problem, batch: Batch) -> Attribution:
         return Attribution(problem.setting, batch, find_rule(self.rule))

@@ -97,7 +97,10 @@ class Objective:
         """
         prepared = self.prepared(batch, direction)
         distance = self._metric.distance(prepared.reference_logits, batch.pairs)
-        return MaskedEngine(self.model, prepared, _ROOM).gradient(matrix, lambda logits: distance(logits).sum())
+        return self._masked(prepared).gradient(matrix, lambda logits: distance(logits).sum())
+
+    def _masked(self, prepared: Intervention) -> MaskedEngine:
+        return MaskedEngine(self.model, prepared, self._kept_of_step)
 
     def gradient(self, matrix: Tensor, batch: Batch, direction: Direction) -> tuple[Tensor, Tensor]:
         """Return the mean distance of a batch under a mask, and its gradient.
@@ -107,7 +110,7 @@ class Objective:
         prepared = self.prepared(batch, direction)
         loss = self._loss(prepared, batch)
         if matrix.dim() == 3:
-            return MaskedEngine(self.model, prepared, self._kept_of_step).gradient(matrix, loss)
+            return self._masked(prepared).gradient(matrix, loss)
         return DenseEngine(self.model, prepared).gradient(matrix.to(self.model.device), loss)
 
     def _loss(self, prepared: Intervention, batch: Batch) -> Callable[[Tensor], Tensor]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from gatewise.devices import halvings, is_accelerator, is_out_of_memory
 from gatewise.methods.base import Findings, Method, Problem
 from gatewise.methods.provenance import Clock
 from gatewise.progress import progress_bar
 from gatewise.workers import WorkerPool, threads
 
+Outcome = TypeVar("Outcome")
 Searched = tuple[Problem, Findings, dict[str, Any]]  # what was asked, what was found, what it took
 
 
@@ -19,7 +22,8 @@ def searches(problems: Sequence[Problem], method: Method, workers: WorkerPool | 
     if workers is None or (workers.workers < 2 and workers.ray is None):
         for problem in problems:
             clock = Clock()
-            yield problem, method.search(problem), clock.times()
+            fitting, findings = _in_fitting_memory(problem, method.search)
+            yield fitting, findings, clock.times()
         return
     tasks = [(index, part) for index, problem in enumerate(problems) for part in method.parts(problem)]
     left = [len(method.parts(problem)) for problem in problems]
@@ -41,6 +45,22 @@ def searches(problems: Sequence[Problem], method: Method, workers: WorkerPool | 
 def _do_part(task: tuple[int, Any], shared: tuple[tuple[Problem, ...], Method]) -> tuple[Any, float]:
     """In a worker: do one part of one search; return what it gave and the CPU seconds it took."""
     (index, part), (problems, method), begun = task, shared, time.process_time()
+    problem = problems[index].for_part(part)
+    # Parts of additive methods are numbered by batches, which may not change: they cut batches themselves.
+    for _ in range(0 if method.additive else halvings()):
+        problem = replace(problem, setting=problem.setting.with_less_memory())
     with threads(1):
-        outcome = method.search_part(problems[index].for_part(part), part)
+        _, outcome = _in_fitting_memory(problem, lambda fitting: method.search_part(fitting, part))
     return outcome, time.process_time() - begun
+
+
+def _in_fitting_memory(problem: Problem, search: Callable[[Problem], Outcome]) -> tuple[Problem, Outcome]:
+    """Search, from the start with half of the budget whenever an accelerator's memory is full."""
+    while True:
+        try:
+            return problem, search(problem)
+        except RuntimeError as error:
+            if not is_accelerator(problem.model.device) or not is_out_of_memory(error):
+                raise
+        problem.setting.make_room(max(len(batch.pairs) for batch in problem.setting.batches()))
+        problem = replace(problem, setting=problem.setting.with_less_memory())

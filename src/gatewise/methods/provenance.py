@@ -62,6 +62,10 @@ def ingredients(problem: Problem, method: Method) -> dict[str, Any]:
     matter.
     """
     known = {name: value for name, value in facts(problem, method).items() if name not in _FOR_PEOPLE}
+    # Workers search on any device of a kind, and each has its own free memory: the key says what was asked for.
+    known["device"] = problem.model.device.type
+    if problem.setting.memory_from_device:
+        known["memory"] = "free memory of the device"
     return known | {"sizes": "all", "threshold": None, "select": None} if method.ranks_once else known
 
 

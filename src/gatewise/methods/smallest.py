@@ -13,7 +13,7 @@ do worse.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -224,16 +224,28 @@ class SizeSearch:
     """Rankings in several directions, and the pairs that sizes are chosen on: what `smallest_circuits` is made of."""
 
     problem: Problem  # whose sizes are the most edges that are allowed
+    method: Method
+    compute: Compute
     rankings: Mapping[SearchDirection, Circuit]  # the full graph, with scores
     validation: Setting
-    workers: WorkerPool | None
+
+    @property
+    def workers(self) -> WorkerPool | None:
+        """Who shares the runs."""
+        return self.compute.worker_pool(self.problem.model.device)
+
+    def with_seed(self, seed: int, directions: Sequence[SearchDirection]) -> SizeSearch:
+        """Rank edges again with another seed, on the same pairs."""
+        problem = replace(self.problem.only(*directions), seed=seed)
+        return replace(self, problem=problem, rankings=find_rankings(problem, self.method, self.compute))
 
     def smallest(self, direction: SearchDirection, faithfulness: float) -> SmallestCircuit:
         """Choose the smallest size in one direction."""
         problem, ranking = self.problem.only(direction), self.rankings[direction]
         (most,) = problem.sizes[direction]
-        with threads(None if self.workers is None else 1):
-            scan = _Scan(self.validation, problem, ranking, self.workers)
+        workers = self.workers
+        with threads(None if workers is None else 1):
+            scan = _Scan(self.validation, problem, ranking, workers)
             size = scan.find(faithfulness, most)
         return SmallestCircuit(
             faithfulness=faithfulness,
@@ -274,7 +286,7 @@ def rank_directions(
     problem = Problem(setting, tuple(directions), dict.fromkeys(directions, (most,)), select=select, seed=seed)
     check_problem(problem, bound)
     rankings = find_rankings(problem, bound, resources)
-    return SizeSearch(problem, rankings, validation, resources.worker_pool(model.device))
+    return SizeSearch(problem, bound, resources, rankings, validation)
 
 
 class _Scan:

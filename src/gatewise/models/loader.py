@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TINY_FOLDER = Path(__file__).parent / "tiny"
 
-_DTYPES = ("float32", "bfloat16", "float64")
+_DTYPES = ("float32", "bfloat16", "float64", "float16")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -73,7 +73,7 @@ def load_model(
         source: A built-in name (`gatewise models` lists them), a local folder in Hugging Face's format, the path of a
             .gguf file (dequantised in memory), a Hugging Face id, or a loaded transformers model or TransformerLens 4
             bridge, which is left as it is: its weights are shared, not changed.
-        dtype: float32 (default), bfloat16 or float64; a loaded model keeps its own.
+        dtype: float32 (default), bfloat16, float64 or float16; a loaded model keeps its own.
         device: Where to compute, by default the CPU; a loaded model stays where it is.
         qkv: `split` gives each head three ports, `merged` one.
         tokenizer: A tokenizer, or the folder or id of one; by default the model's own.

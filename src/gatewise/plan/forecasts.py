@@ -224,6 +224,11 @@ def _advice(bare: Forecast, planned: Subject, method: Method) -> list[str]:
     advice = []
     if bare.device in ACCELERATORS:
         advice.append(f"for an accelerator that was never measured: {REACHED:.0%} of its maker's rates are believed")
+    elif torch.device(bare.device).type != "cpu":
+        advice.append(
+            "on devices other than the CPU, results are tested with a stand-in accelerator; time and memory of real ones "
+            "were never compared with a forecast"
+        )
     if not planned.measured_tokens:
         advice.append(
             f"prompts are taken to have {bare.tokens} tokens; give a folder with tokenizer.json to have them counted"

@@ -95,6 +95,8 @@ def next_steps(report: Report) -> list[NextStep]:
         steps.append(NextStep("search in both directions, for gates", {"method": "eap"}))
     elif not report.all_gates:
         steps.append(NextStep("test every gate, not only the strongest", {"all_gates": True}))
+    if report.seeded and report.directed and report.gates.seed_overlap is None:
+        steps.append(NextStep("label only the edges on which two seeds agree", {"seeds": 2}))
     if report.stability and min(report.stability.values()) < OVERLAP_GOOD:
         if report.used_up:
             steps.append(NextStep("all pairs of the file are in use: write more, they make the circuit steadier", {}))
@@ -104,6 +106,7 @@ def next_steps(report: Report) -> list[NextStep]:
     worst = _worst_correlation(report.calibration or {})
     if worst is not None and worst < CORRELATION_GOOD:
         exact = {"method": "acdc", "edges": min(edges, 100), "sizes": None}
+        exact |= {} if choice is None else {"faithfulness": None}
         steps.append(NextStep("search with exact effects instead of estimates (slow)", exact))
     return steps
 
@@ -208,7 +211,10 @@ def _size(report: Report) -> Remark | None:
 def _seeds(report: Report) -> Remark | None:
     overlap = report.gates.seed_overlap
     if overlap is None:
-        return None
+        if not report.seeded or not report.directed:
+            return None
+        text = "One training for each direction: which of them found an edge may be noise of the seed, not a label."
+        return Remark("warning", "Seeds", text)
     unlabelled = len(report.gates.unlabelled)
     text = f"{overlap} {unlabelled:,} of {len(report.gates.sound):,} edges have none."
     return Remark("note" if overlap.beyond_noise else "warning", "Seeds", text)

@@ -23,6 +23,7 @@ from gatewise.gates.testing.gate_test import GateTest
 from gatewise.gates.testing.measurement import FEWEST
 from gatewise.gates.testing.pair_tables import test_edge_pairs
 from gatewise.gates.testing.search import GateTests, test_receivers
+from gatewise.limits import MOST_RANDOM_CIRCUITS, check_count
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import find_method
@@ -45,7 +46,6 @@ from gatewise.tasks import Task
 
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 _EDGES, _MOST_EDGES = 500, 2000  # of each circuit, and the most by faithfulness, unless others are asked for
-_SEEDS = 2  # that labels have to agree on, of methods that another seed changes
 _SMALLEST = 16  # edges of the smallest circuit of the slider
 _TESTED_PAIRS = 16  # held-out pairs for truth tables and exact effects
 _EFFECTS = 2  # version of what is measured of single edges
@@ -69,6 +69,7 @@ def make_report(
     random_circuits: int = 1,
     examples: int = 6,
     seed: int = 0,
+    seeds: int = 1,
     compute: Compute | None = None,
 ) -> Report:
     """Find a task's circuits and gates in a model, and measure and test how far to trust them.
@@ -88,6 +89,8 @@ def make_report(
         random_circuits: Random circuits of the same size to compare with.
         examples: How many prompts to show.
         seed: Seed of everything random.
+        seeds: Searches with different seeds on which edges have to agree to have a label, as for `find_gates`; matters
+            for methods that train from random draws, and costs as many trainings more.
         compute: Where to run, by default the innermost `with gw.Compute(...)`. With a store, parts that were computed
             before are read there.
 
@@ -97,11 +100,13 @@ def make_report(
     Raises:
         GatewiseError: If a size goes beyond `edges`, or the method or the pairs do not allow to ask for faithfulness.
     """
+    check_count("random_circuits", random_circuits, 0, MOST_RANDOM_CIRCUITS)
     started = time.time()
     compute = current_compute(compute)
     alone = replace(compute, workers=None, ray=None)  # for what is too small to be shared
     chosen = find_method(method)
-    found = _search(model, task, chosen, edges, faithfulness, sizes, seed, compute)
+    other_seeds = range(seed + 1, seed + seeds) if chosen.seeded and chosen.directed else range(0)
+    found = _search(model, task, chosen, edges, faithfulness, sizes, seed, other_seeds, compute)
     searches = found.circuits
     largest: dict[str, Circuit] = {direction: circuits[-1] for direction, circuits in searches.items()}
     gates = _label(largest, chosen.directed, found.other_seeds)
@@ -150,6 +155,7 @@ def make_report(
         used_up=task.used_up,
         all_gates=all_gates,
         directed=chosen.directed,
+        seeded=chosen.seeded,
         testable=model.changes_singly,
         tested_pairs=len(exact),
         seconds=time.time() - started,
@@ -210,22 +216,23 @@ def _search(
     faithfulness: float | None,
     sizes: Sequence[int] | None,
     seed: int,
+    other_seeds: Sequence[int],
     compute: Compute,
 ) -> _Found:
     """Search in all directions; the same circuit for all if the method has no direction."""
     directions = SEARCHES if method.directed else SEARCHES[:1]
     singles: tuple[SearchDirection, ...] = ("ns", "dn")
-    others = range(seed + 1, seed + _SEEDS) if method.seeded and method.directed else ()
-    choice, other_seeds = None, []
+    choice, other_circuits = None, []
     with warnings.catch_warnings():  # the report says it of the largest circuit, and draws the smaller ones as they are
         warnings.filterwarnings("ignore", ".* has no path from the input to the logits", GatewiseWarning)
         if faithfulness is None:
             size = number_of_edges(_EDGES if edges is None else edges, model.graph)
             all_sizes = _all_sizes(size, sizes, method)
-            circuits = discover_all(model, task.train, method, directions, sizes=all_sizes, seed=seed, compute=compute)
-            for other in others:
-                found = discover_all(model, task.train, method, singles, sizes=[size], seed=other, compute=compute)
-                other_seeds.append((found["ns"][0], found["dn"][0]))
+            setting = Setting.of(model, task, "train", seed=seed, compute=compute)
+            circuits = discover_all(model, setting, method, directions, sizes=all_sizes, seed=seed, compute=compute)
+            for other in other_seeds:
+                found = discover_all(model, setting, method, singles, sizes=[size], seed=other, compute=compute)
+                other_circuits.append((found["ns"][0], found["dn"][0]))
         else:
             check_faithfulness(faithfulness)
             most = min(_MOST_EDGES, model.graph.n_edges) if edges is None else edges
@@ -234,11 +241,11 @@ def _search(
             size = choice.chosen.edges
             all_sizes = _all_sizes(size, sizes, method)
             circuits = {direction: search.circuits(direction, all_sizes) for direction in directions}
-            for other in others:
-                again = rank_directions(model, task, method, singles, edges=size, seed=other, compute=compute)
-                other_seeds.append((again.circuits("ns", [size])[0], again.circuits("dn", [size])[0]))
+            for other in other_seeds:
+                again = search.with_seed(other, singles)
+                other_circuits.append((again.circuits("ns", [size])[0], again.circuits("dn", [size])[0]))
     by_direction = {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
-    return _Found(all_sizes, by_direction, tuple(other_seeds), choice)
+    return _Found(all_sizes, by_direction, tuple(other_circuits), choice)
 
 
 def _label(circuits: Mapping[str, Circuit], directed: bool, other_seeds: Sequence[tuple[Circuit, Circuit]]) -> Gates:

@@ -53,6 +53,7 @@ class Report:
         used_up: Whether the task has no more pairs than these.
         all_gates: Whether all edges were tested, not only those of the strongest gates.
         directed: False if the method has no direction: all circuits are the same one, and there are no gates.
+        seeded: Whether another seed finds other circuits.
         testable: Whether the model's edges can be patched one at a time.
         tested_pairs: Held-out pairs for truth tables and exact effects.
         seconds: How long it took.
@@ -75,6 +76,7 @@ class Report:
     used_up: bool
     all_gates: bool
     directed: bool
+    seeded: bool = False
     testable: bool
     tested_pairs: int
     seconds: float

@@ -121,8 +121,8 @@ class Backend:
         written = None if mark is None else _ANY_MARK.fullmatch(mark)
         if written is not None and int(written[1]) > _FORMAT:
             raise GatewiseError(
-                f"the store {self.shown} is of format {int(written[1])}, of a newer version of gatewise; this one knows "
-                f"format {_FORMAT} and leaves it as it is. Use the newer version, or give another place."
+                f"the store {self.shown} is of format {int(written[1])}, of a newer version of gatewise; this one "
+                f"knows format {_FORMAT} and leaves it as it is. Use the newer version, or give another place."
             )
         if mark != _MARKED and self._is_old():
             raise GatewiseError(
@@ -180,7 +180,6 @@ class Backend:
                 f"cannot {action} the store {self.shown} ({reason}). What was stored before is untouched. "
                 f"{self._way_out}"
             ) from error
-
 
     def _without_password(self, text: str) -> str:
         return text.replace(self._secret, "***") if self._secret else text
@@ -254,7 +253,9 @@ def open_backend(address: str | os.PathLike[str]) -> Backend:
     """Open a folder for a path or a `file://` URL, which are two names of the same; else what the URL leads to."""
     text = os.fspath(address)
     if not text.strip():
-        raise GatewiseError(f"the store is {text!r}, which names no folder; give a folder, or a URL such as {_EXAMPLES}.")
+        raise GatewiseError(
+            f"the store is {text!r}, which names no folder; give a folder, or a URL such as {_EXAMPLES}."
+        )
     url = _URL.fullmatch(text)
     if url is not None and url["rest"] is not None and url["protocol"] in ("file", "local"):
         return Folder(Path(LocalFileSystem._strip_protocol(text)))

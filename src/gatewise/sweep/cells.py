@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gatewise.compute import Compute
+from gatewise.devices import assigned
 from gatewise.engine.setting import Setting
 from gatewise.evaluation import evaluate
 from gatewise.evaluation.evaluations import VERSION
@@ -112,8 +113,8 @@ def forget() -> None:
 
 @lru_cache(maxsize=1)
 def loaded(name: str, device: str | None, dtype: str | None) -> Model:
-    """Load a model. That of the last cell is kept, no other: they can be large."""
-    return load_model(name, device=device, dtype=dtype)
+    """Load a model, in a worker on its own device. That of the last cell is kept, no other: they can be large."""
+    return load_model(name, device=None if device is None else assigned(device), dtype=dtype)
 
 
 def _task(cell: Cell) -> Task:

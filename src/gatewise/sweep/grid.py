@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from gatewise.errors import GatewiseError
-from gatewise.files import read_regular
+from gatewise.files import read_regular, shown
 from gatewise.methods.base import SEARCH_DIRECTIONS, Method, SearchDirection
 from gatewise.methods.registry import find_method
 from gatewise.methods.smallest import check_faithfulness, check_ranks_once
@@ -126,11 +126,12 @@ class Grid(_Common):
         ]  # fmt: skip
 
 
-def read_grid(path: str | Path) -> Grid:
+def read_grid(path: str | Path, *, trust_code: bool = False) -> Grid:
     """Read a grid from a TOML file.
 
     Args:
         path: The file, whose keys are the fields of `Grid`.
+        trust_code: Whether methods that it names as `module:Name` may be imported, which runs their code.
 
     Returns:
         The grid.
@@ -148,9 +149,22 @@ def read_grid(path: str | Path) -> Grid:
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or a number of too many digits
         raise GatewiseError(f"{path} is not valid TOML ({error}).") from error
     try:
+        if not trust_code:
+            _refuse_code(table)
         return grid_from(table)
     except GatewiseError as error:
         raise GatewiseError(f"{path}: {error}") from error
+
+
+def _refuse_code(table: Mapping[str, Any]) -> None:
+    """Refuse methods that are code of somebody's: a file is read as data."""
+    methods = table.get("methods")
+    for name in methods if isinstance(methods, (dict, list)) else [methods]:
+        if isinstance(name, str) and ":" in name:
+            raise GatewiseError(
+                f"it names the method {shown(name)}, which is code that would run. If you trust it, read the grid with "
+                f"--trust-code, or read_grid(..., trust_code=True)."
+            )
 
 
 def grid_from(table: Mapping[str, Any]) -> Grid:

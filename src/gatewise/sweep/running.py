@@ -131,7 +131,15 @@ def run_sweep(
         forget()  # the model that was needed to look cells up: workers load their own
     threads = max((cell.threads for cell in missing), default=1)
     ended = run_jobs(
-        missing, run_cell, store.location, retries=retries, workers=workers, ray=resources.ray, threads=threads
+        missing,
+        run_cell,
+        store.location,
+        retries=retries,
+        workers=workers,
+        ray=resources.ray,
+        threads=threads,
+        device=_kind_of_device(missing),
+        gpus=resources.gpus,
     )
     with progress_bar("sweep", len(missing)) as bar:
         for end in ended:
@@ -147,6 +155,14 @@ def run_sweep(
     rows = tuple(row for cell in cells if cell in measured for row in rows_of(cell, measured[cell]))
     files = _write(out, rows, failures)
     return SweepReport(expected, failures, rows, time.perf_counter() - begun, files)
+
+
+def _kind_of_device(cells: Sequence[Cell]) -> str:
+    """Return the kind of device that workers need: that of the cells which compute on none of the CPU."""
+    kinds = {(cell.device or "cpu").partition(":")[0] for cell in cells} - {"cpu"}
+    if len(kinds) > 1:
+        raise GatewiseError(f"cells compute on {', '.join(sorted(kinds))}; make one sweep for each kind of device.")
+    return kinds.pop() if kinds else "cpu"
 
 
 def _all_ingredients(cells: Sequence[Cell]) -> tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gatewise.errors import GatewiseError, GatewiseWarning
+from gatewise.limits import MOST_EXAMPLES, check_count, check_seed
 from gatewise.tasks import task_files
 from gatewise.tasks._recipe import Recipe
 from gatewise.tasks.encoding import Encoder, tokenizer_fingerprint
@@ -142,6 +143,7 @@ def task(
     Raises:
         GatewiseError: If there is no such task or option, a row cannot be read, or there are too few prompts.
     """
+    check_seed(seed)
     sizes = (_size(examples, "examples"), _size(examples if test_examples is None else test_examples, "test_examples"))
     encoder = _encoder(model, bos)
     short, choices, recipe = OWN, cast("Choices", {"split": SPLITS, "difference": DIFFERENCES}), None
@@ -311,6 +313,5 @@ def _pairs(examples: Sequence[TokenExample], name: str, difference: Difference, 
 
 
 def _size(value: int, argument: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise GatewiseError(f"{argument} is a whole number of at least 1, got {value!r}.")
+    check_count(argument, value, 1, MOST_EXAMPLES)
     return value

@@ -22,6 +22,8 @@ from gatewise.tasks.example import Example, TokenExample
 COLUMNS = ("clean", "corrupted", "correct", "incorrect")
 SPLIT = "split"  # a column that need not be there
 _OLDER_NAMES = {"right": "correct", "wrong": "incorrect"}
+MOST_PROBLEMS = 1_000  # bad rows that are named
+_STOPPED = f"reading stopped here, after {MOST_PROBLEMS:,} bad rows."
 _WAY_OUT = (
     f"Give rows with the columns {', '.join(COLUMNS)}: a list of dicts or of tuples in this order, a dict of lists, a "
     f"pandas frame, or one split of a Hugging Face dataset."
@@ -104,6 +106,9 @@ def valid_rows(records: Iterable[Record], way_out: str = _WAY_OUT) -> tuple[list
             rows.append(Row(where, _example(record, way_out)))
         except GatewiseError as error:
             problems.append(f"{where}: {error}")
+            if len(problems) == MOST_PROBLEMS:
+                problems.append(f"{where}: {_STOPPED}")
+                break
     return rows, problems
 
 
@@ -155,6 +160,9 @@ def encode_rows(
                 examples.append(encoder.encode(with_spaces(row.example, encoder), first_token=first_token))
             except GatewiseError as error:
                 problems.append(f"{row.where}: {error}")
+                if len(problems) >= MOST_PROBLEMS:
+                    problems.append(f"{row.where}: {_STOPPED}")
+                    break
             bar.advance()
     problems.sort(key=_row_number)
     if problems and not (skip_bad and examples):

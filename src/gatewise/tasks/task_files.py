@@ -87,8 +87,8 @@ def _read_bytes(path: Path) -> bytes:
 def _too_large(path: Path) -> str:
     most = f"{LARGEST_FILE / 2**20:.0f} MB"
     return (
-        f"{path}: this file is larger than the {most} that we read; a few hundred pairs are plenty. Take a sample of its "
-        f"lines."
+        f"{path}: this file is larger than the {most} that we read; a few hundred pairs are plenty. Take a sample of "
+        f"its lines."
     )
 
 

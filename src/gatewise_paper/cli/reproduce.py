@@ -111,11 +111,11 @@ def _options_of_the_outcome(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _calibrate(preset: Preset, path: Path) -> None:
-    from gatewise.files import write_atomically
+    from gatewise.files import read_json, write_atomically
     from gatewise_paper.lab import Lab
     from gatewise_paper.size_calibration import calibrate
 
-    known = json.loads(path.read_text()) if path.is_file() else {}
+    known = read_json(path, "the sizes that gatewise reproduce has chosen") if path.is_file() else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GatewiseWarning)  # that small circuits have no path is the question here
         known[preset.model] = calibrate(Lab(preset, path.parent))

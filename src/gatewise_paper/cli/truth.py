@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich import box
@@ -14,6 +14,7 @@ from gatewise.cli.options import FoldingTable, JsonOption
 from gatewise.gate_types import GATE_TYPES
 
 if TYPE_CHECKING:
+    from gatewise.gate_types import GateType
     from gatewise.statistics import Interval
     from gatewise_paper.truth.labels import StudyResult
 
@@ -25,10 +26,15 @@ def truth_command(
     ] = False,
     nested: Annotated[bool, typer.Option("--nested", help="Gates read gates.")] = False,
     noise: Annotated[float, typer.Option(help="Standard deviation of stray weights and of what sources emit.")] = 0.0,
-    methods: Annotated[str, typer.Option(help="Of eap,acdc,edge-pruning (slow); none for none.")] = "eap,acdc",
+    methods: Annotated[
+        str, typer.Option(help="Of eap,acdc,edge-pruning,ranking (both slow); none for none.")
+    ] = "eap,acdc",
     baselines: Annotated[str, typer.Option(help="Of orders,exhaustive (slow),completed; none for none.")] = "none",
     share: Annotated[float, typer.Option(help="Share of the total effect that an edge has to carry.")] = 0.01,
     fan_in: Annotated[tuple[int, int], typer.Option(help="Senders of a gate: fewest and most.")] = (2, 5),
+    sources: Annotated[int, typer.Option(help="Sources of a model: with 120 and 3 layers it is a large graph.")] = 8,
+    layers: Annotated[int, typer.Option(help="Layers of two gates and a distractor each.")] = 2,
+    types: Annotated[str, typer.Option(help="Types of gates that are drawn, such as ADDER alone.")] = "AND,OR,ADDER",
     seed: Annotated[int, typer.Option(help="Seed of the first model; the others follow.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -38,6 +44,7 @@ def truth_command(
 
     ```
     gatewise truth --models 10 --methods eap
+    gatewise truth --models 2 --methods ranking --types ADDER
     gatewise truth --gates --models 1 --noise 0.05
     ```
     """
@@ -47,7 +54,8 @@ def truth_command(
     from gatewise_paper.truth.labels import Study, benchmark
 
     models = 100 if models is None else models
-    study = Study(models, nested, noise, fan_in, share, seed)
+    kinds = tuple(cast("GateType", kind.upper()) for kind in _names(types))
+    study = Study(models, nested, noise, fan_in, share, seed, sources, layers, kinds)
     measured = benchmark(study, _names(methods), _names(baselines))
     if as_json:
         print(json.dumps(asdict(measured), indent=2))
@@ -58,7 +66,8 @@ def truth_command(
         console.print(_labels(measured))
     seconds = ", ".join(f"{name} {value:.2f}" for name, value in measured.seconds.items())
     console.print(
-        f"{models} models, shares in % of edges with 95 % intervals over models; found: ns | dn. "
+        f"{models} models, shares in % of edges with 95 % intervals over models; found: ns | dn; "
+        f"false gates: found edges, true or not, that are labelled AND or OR and are not. "
         f"Seconds per model: {seconds}.",
         highlight=False,
     )
@@ -94,10 +103,12 @@ def _searches(measured: StudyResult) -> FoldingTable:
 
 
 def _labels(measured: StudyResult) -> FoldingTable:
-    table = FoldingTable("method", "labels", "right", *GATE_TYPES, "mistakes", box=box.SIMPLE_HEAD)
+    table = FoldingTable("method", "labels", "right", *GATE_TYPES, "false gates", "mistakes", box=box.SIMPLE_HEAD)
     for row in measured.labels:
         mistakes = ", ".join(f"{count} {what}" for what, count in list(row.mistakes.items())[:2])
-        table.add_row(row.method, row.rule, *map(_text, (row.accuracy, *row.by_type.values())), mistakes)
+        table.add_row(
+            row.method, row.rule, *map(_text, (row.accuracy, *row.by_type.values(), row.false_gates)), mistakes
+        )
     return table
 
 

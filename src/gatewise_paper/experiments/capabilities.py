@@ -15,7 +15,7 @@ from gatewise_paper.lab import Lab
 from gatewise_paper.measured import Measured
 from gatewise_paper.naming import DIRECTION_NAMES, METHOD_NAMES
 from gatewise_paper.tables import Table
-from gatewise_paper.toy_models import GATES, THRESHOLDS, ToyRow, table
+from gatewise_paper.toy_models import GATES, PAPER, PAPER_DIRECTIONS, THRESHOLDS, ToyRow, table
 
 _SEEDS = 6
 _COLUMNS = ("direction", "method", *GATES, "faithful", "complete")
@@ -29,7 +29,7 @@ class ToyKey(NamedTuple):
 
 def lines(lab: Lab, key: ToyKey) -> list[dict[str, Any]]:
     """A method's lines of the table."""
-    return [asdict(row) for row in table([key.method], key.seeds)]
+    return [asdict(row) for row in table([key.method], key.seeds, PAPER_DIRECTIONS)]
 
 
 def _measurements(lab: Lab) -> Iterator[Measurement]:
@@ -45,7 +45,7 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
         names = DIRECTION_NAMES[row.direction], METHOD_NAMES[row.method]
         by_seed = "; ".join(f"{gate} {' '.join(map(str, row.found_by_seed[gate]))}" for gate in GATES)
         ours.append((*names, *row.entries, by_seed))
-        printed.append((*names, *row.printed))
+        printed.append((*names, *PAPER[row.direction, row.method]))
     rulings = []
     for method in lab.preset.methods:
         rulings += method_rulings([row for row in rows if row.method == method])
@@ -71,7 +71,10 @@ def _judge(lab: Lab, measured: Measured) -> Outcome:
 def method_rulings(rows: Sequence[ToyRow]) -> list[Ruling]:
     """Of one method: whether all entries are the paper's, and whether one direction or the other recovers each gate."""
     name = METHOD_NAMES[rows[0].method]
-    same = [ours == theirs for row in rows for ours, theirs in zip(row.entries, row.printed, strict=True)]
+    same: list[bool] = []
+    for row in rows:
+        printed = PAPER[row.direction, row.method]
+        same += [ours == theirs for ours, theirs in zip(row.entries, printed, strict=True)]
     covered = sum(any(row.recovery[gate] == "full" for row in rows) for gate in GATES)
     return [
         settle(

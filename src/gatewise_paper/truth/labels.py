@@ -1,14 +1,16 @@
 """How often methods find the right edges and rules give them the right labels, on models whose gates are known.
 
 Every method searches every random synthetic model under Ns, Dn and Ns+Dn. *Found* are the edges of ns | dn. Rules label
-them: by set difference, plain and repaired; `tested`, truth tables within the found circuit; `tested in G`, tables in
-the full graph. An edge that a rule leaves without a label counts as wrong. Beside the methods stand two alternatives
-that the paper rejects for their cost, the union over search orders (ACDC under several seeds) and trying all
-combinations of every receiver's senders; and what EAP found, completed by what appears when parts of it are switched.
+them: by set difference, plain and repaired; `steady`, for learned rankings, plain where two seeds agree; `tested`,
+truth tables within the found circuit; `tested in G`, tables in the full graph. An edge that a rule leaves without a
+label counts as wrong. Beside the methods stand two alternatives that the paper rejects for their cost, the union over
+search orders (ACDC under several seeds) and trying all combinations of every receiver's senders; and what EAP found,
+completed by what appears when parts of it are switched.
 
 Thresholds are one share of the total effect for all: an edge counts if it moves the logit difference by at least
 `share` of the way between the two runs. KL is quadratic near its reference, so tau and the sparsity penalty are share^2
-of the KL between the two runs. Intervals are bootstrap intervals over models.
+of the KL between the two runs, and a learned ranking is cut where its KL is as much. Intervals are bootstrap intervals
+over models.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ from gatewise.gates.labels import label_gates
 from gatewise.gates.testing.pair_tables import labels_by_test, test_edge_pairs
 from gatewise.methods.base import Method, SearchDirection
 from gatewise.methods.discovery import discover
+from gatewise.methods.ranking.method import Ranking
 from gatewise.methods.registry import find_method
 from gatewise.models.synthetic.random_circuits import SyntheticModel, random_logic_model
 from gatewise.progress import progress_bar
 from gatewise.statistics import Interval, ratio_interval
+from gatewise_paper.truth.ranking_cut import smallest_within
 
-METHODS = ("eap", "acdc", "edge-pruning")
+METHODS = ("eap", "acdc", "edge-pruning", "ranking")
 BASELINES = ("orders", "exhaustive", "completed")
 DIRECTIONS: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 UNION = "found"  # ns | dn: what is labelled
@@ -59,14 +63,18 @@ class Study:
     fan_in: tuple[int, int] = (2, 5)
     share: float = 0.01  # of the total effect that an edge has to carry
     seed: int = 0  # of the first model
+    sources: int = 8
+    layers: int = 2
+    types: tuple[GateType, ...] = GATE_TYPES  # of the gates that are drawn
 
     def __post_init__(self) -> None:
         if self.models < 1 or not 0 < self.share < 1:
             raise GatewiseError(f"expected models >= 1 and 0 < share < 1, got {self.models} and {self.share}.")
 
     def synthetic(self) -> Iterable[SyntheticModel]:
+        names = ("nested", "noise", "fan_in", "sources", "layers", "types")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
         for seed in range(self.seed, self.seed + self.models):
-            options: dict[str, Any] = {"nested": self.nested, "noise": self.noise, "fan_in": self.fan_in}
             yield random_logic_model(seed, dtype=torch.float64, **options)  # share^2 is near the rounding of float32
 
 
@@ -100,6 +108,7 @@ class LabelRow:
     accuracy: Interval | None
     by_type: Mapping[GateType, Interval | None]
     by_fan_in: Mapping[int, Interval | None]
+    false_gates: Interval | None  # found edges, true or not, that are labelled AND or OR and are not
     mistakes: Mapping[str, int]  # "truth as label" -> edges
 
 
@@ -168,6 +177,8 @@ def thresholds(
 
 
 def _find(synthetic: SyntheticModel, method: str, direction: SearchDirection, share: float, seed: int) -> Circuit:
+    if method == "ranking":
+        return smallest_within(Setting(synthetic.model, synthetic.pairs), Ranking(), direction, share, seed)
     bound, threshold = thresholds(synthetic, method, direction, share)
     return discover(synthetic.model, synthetic.pairs, bound, direction, threshold=threshold, seed=seed)
 
@@ -181,6 +192,10 @@ def _by_method(
     for rule in ("plain", "repaired"):
         gates = label_gates(circuits["ns"], circuits["dn"], rule=rule)
         labels[rule] = {edge: gates.label(edge) for edge in union}
+    if method == "ranking":
+        other: dict[str, Circuit] = {d: _find(synthetic, method, d, share, seed + 1) for d in ("ns", "dn")}
+        steady = label_gates(circuits["ns"], circuits["dn"], other_seeds=[(other["ns"], other["dn"])])
+        labels["steady"] = {edge: steady.label(edge) for edge in union}
     model, pairs = synthetic.model, synthetic.pairs
     labels["tested"] = labels_by_test(test_edge_pairs(model, pairs, union))
     everywhere = test_edge_pairs(model, pairs, model.graph.full(), of=union)
@@ -297,7 +312,17 @@ def _label_row(method: str, rule: str, trials: Sequence[Trial]) -> LabelRow:
         fan_in: accuracy(lambda edge, fan_in=fan_in: edge.fan_in == fan_in)  # type: ignore[misc]
         for fan_in in sorted({edge.fan_in for edge in everything})
     }
-    return LabelRow(method, rule, accuracy(lambda _: True), by_type, by_fan_in, dict(mistakes.most_common()))
+    false_gates = _share([_false_gates(t, rule) for t in trials], [len(t.circuits[UNION]) for t in trials])
+    return LabelRow(
+        method, rule, accuracy(lambda _: True), by_type, by_fan_in, false_gates, dict(mistakes.most_common())
+    )
+
+
+def _false_gates(tried: Trial, rule: str) -> int:
+    """Count found edges, those that do not matter among them, that are labelled AND or OR and are not."""
+    labels, truth = tried.labels[rule], tried.synthetic.truth
+    joined = [edge for edge in tried.circuits[UNION] if labels.get(edge) in ("AND", "OR")]
+    return sum(labels[edge] != truth.get(edge) for edge in joined)
 
 
 class _Labelled(NamedTuple):

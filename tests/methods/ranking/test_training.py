@@ -37,11 +37,11 @@ def test_slope_is_the_derivative_of_the_mask_at_a_constant_tau() -> None:
 
 
 def test_sizes_are_spread_over_all_orders_of_magnitude_and_now_and_then_beyond() -> None:
-    method = Ranking(steps=400, explore=20, tilt=1.0)
+    method = Ranking(steps=400, explore=20)
     schedule = Schedule(100_000, 50, 5_000, seed=3, blind=False)
     sizes = torch.tensor([schedule.size(step, method) for step in range(400)])
     beyond = sizes > 5_000
-    assert int(beyond.sum()) == 20
+    assert int(beyond.sum()) == 10
     assert float(sizes[beyond].max()) > 50_000
     assert float(sizes.min()) >= 50
     place = (sizes[~beyond] / 50).log() / torch.tensor(100.0).log()  # 0 at the smallest, 1 at the largest
@@ -73,7 +73,7 @@ def test_gradients_of_each_example_are_those_of_examples_run_alone_whatever_the_
 def test_a_step_keeps_the_sum_of_masks_to_first_order_and_follows_the_gradient() -> None:
     """Without bonus and floor, scores move against the gradient of the distance at a constant sum of masks."""
     asked = problem(small_model("gpt2"), random_pairs(), "ns", sizes=(10,))
-    method = Ranking(steps=10, bonus=0.0, floor=0.0, warm_up=0.0, explore=0, rate=1.0)
+    method = Ranking(steps=10, shrink=0.0, bonus=0.0, floor=0.0, warm_up=0.0, explore=0, rate=1.0)
     objective = Objective(asked.setting, ("ns",), 3)
     state = RankingState.begin(torch.randperm(asked.graph.n_edges, generator=torch.Generator().manual_seed(0)))
     schedule = Schedule(asked.graph.n_edges, 30, 60, seed=0, blind=False)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -39,10 +40,11 @@ _LARGEST, _LARGEST_SHARE = 6_000, 0.4  # of the sizes that are trained
 _SMALLEST, _SMALLEST_SHARE = 50, 1 / 400
 _CHECKPOINT_STEPS = 20  # a search with a checkpoint saves its state after every so many steps
 _COUNTED = 5  # sizes that a forecast counts
-# Steps of each of the four trainings of a report, which is to take minutes: ns and dn by two seeds.
-_STEPS_OF_REPORT, _STEPS_FOR_HIGH_GOALS, _HIGH_GOAL = 80, 200, 0.8
+_STEPS_OF_REPORT, _STEPS_FOR_HIGH_GOALS, _HIGH_GOAL = 100, 300, 0.8  # of each of two trainings: minutes
 
 Objectives = tuple[Direction, ...]  # directions whose distances are summed in one training
+# First rankings of settings that are in use: trainings of several seeds share them.
+_STARTS: WeakKeyDictionary[Setting, dict[Objectives, Tensor]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class Ranking(Method):
         temperature: Of the masks, in units of the scores: masks are soft for ranks from about 0.4 k to 2.5 k.
         smallest: Smallest size that is trained; by default 50, or 1/400 of the graph if that is less.
         largest: Largest size that is trained; by default 6,000, or 0.4 of the graph if that is less.
-        tilt: Above 1, small sizes are drawn more often than large ones, which cost more and need less.
         start: The first ranking: `eap-ig` (`eap` where the ablation has no second run), or a `random` one.
-        explore: Every so many steps a size between the largest and the whole graph is drawn; 0: never.
+        explore: Every so many steps of the first half, a size between the largest and the whole graph; 0: never.
+        shrink: How much gradients are shrunk that the examples of a step do not agree on; 0: not at all.
         bonus: How much edges are favoured for their effects on single examples, at large sizes.
         floor: What is added to Adam's denominators, in units of that of the edge of rank `weak`.
         weak: From about this rank on edges are weak; at most a twentieth of the graph.
@@ -78,7 +80,7 @@ class Ranking(Method):
     saves_parts = True
     seeded = True
 
-    steps: int = 430
+    steps: int = 350
     examples: int | None = None
     rate: float = 0.2
     warm_up: float = 0.05
@@ -86,9 +88,9 @@ class Ranking(Method):
     temperature: float = 0.3
     smallest: int | None = None
     largest: int | None = None
-    tilt: float = 1.3
     start: Literal["eap-ig", "random"] = "eap-ig"
-    explore: int = 30
+    explore: int = 20
+    shrink: float = 1.0
     bonus: float = 0.15
     floor: float = 0.3
     weak: int = 1000
@@ -98,10 +100,10 @@ class Ranking(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("steps", "examples", "rate", "temperature", "smallest", "largest", "tilt", "weak", "blind_rate"):
+        for name in ("steps", "examples", "rate", "temperature", "smallest", "largest", "weak", "blind_rate"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise GatewiseError(f"{name} of ranking is {getattr(self, name)}; expected more than 0.")
-        for name in ("explore", "bonus", "floor"):
+        for name in ("explore", "shrink", "bonus", "floor"):
             if not getattr(self, name) >= 0:
                 raise GatewiseError(f"{name} of ranking is {getattr(self, name)}; expected 0 or more.")
         for name in ("warm_up", "cool_down", "blind_steps"):
@@ -224,15 +226,22 @@ class Ranking(Method):
 
     def _first_order(self, problem: Problem, objectives: Objectives) -> Tensor:
         """Rank edges before the training: the strongest first. [edge]"""
-        setting, edges = problem.setting, problem.graph.n_edges
+        setting = problem.setting
         if self.start == "random":
-            return torch.randperm(edges, generator=torch.Generator().manual_seed(problem.seed))
+            return torch.randperm(problem.graph.n_edges, generator=torch.Generator().manual_seed(problem.seed))
+        starts = _STARTS.setdefault(setting, {})
+        if objectives not in starts:
+            starts[objectives] = self._estimated_order(setting, objectives)
+        return starts[objectives]
+
+    def _estimated_order(self, setting: Setting, objectives: Objectives) -> Tensor:
+        """Rank edges by a linear estimate, which does not depend on the seed. [edge]"""
         pairs = setting.pairs[:_START_EXAMPLES]
         pairs = pairs.swapped() if objectives == ("dn",) else pairs  # Dn is Ns with the runs swapped
         metric = None if setting.metric is None or setting.metric.function is None else setting.metric
         known = Setting(setting.model, pairs, ablation=setting.ablation, metric=metric, memory=setting.memory)
         method = EapIg() if setting.ablation == "patching" else Eap()
-        (finding,) = method.search(Problem(known, ("ns",), {"ns": (edges,)}, seed=problem.seed))["ns"]
+        (finding,) = method.search(Problem(known, ("ns",), {"ns": (setting.graph.n_edges,)}))["ns"]
         return torch.argsort(finding.scores.abs(), descending=True, stable=True).cpu()
 
     def forecast(self, problem: Problem) -> Work:
@@ -241,7 +250,7 @@ class Ranking(Method):
         trainings = self.parts(problem)
         directions = len([direction for objectives in trainings for direction in objectives])
         objective = Objective(setting, ("ns",), self.examples_per_step(setting))
-        batch = objective.steps[0][0]
+        batch, room = objective.steps[0][0], objective.room
         with Counter() as preparing:
             prepared_bytes = bytes_of(objective.prepared(batch, "ns"))
         smallest, largest = self.trained_sizes(graph)
@@ -258,8 +267,8 @@ class Ranking(Method):
             moved += counted.moved / _COUNTED
         steps = self.steps * directions * len(objective.steps[0])
         preparations = len(objective.steps) * len(objective.steps[0]) * directions
-        others = min(setting.memory, (preparations - 1) * prepared_bytes)
-        if preparations * prepared_bytes > setting.memory:
+        others = min(room, (preparations - 1) * prepared_bytes)
+        if preparations * prepared_bytes > room:
             preparations = steps  # they are made again at every step
         return Work(
             runs=int(GRAIN * (max(preparing.peak, preparing.live + peak) + others)),

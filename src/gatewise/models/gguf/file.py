@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ def _tensors(cursor: _Cursor, headers: list[tuple[str, tuple[int, ...], int, int
     # All tensors together must fit: else a small file could make many large tensors of the same bytes.
     left = len(cursor.content) - start
     tensors: dict[str, RawTensor] = {}
+    ranges = []  # of bytes
     for name, shape, kind, offset in headers:
         block, width = sizes.get(kind, (0, 0))
         if name in tensors or not block or not all(shape) or shape[-1] % block:
@@ -133,6 +135,15 @@ def _tensors(cursor: _Cursor, headers: list[tuple[str, tuple[int, ...], int, int
         left -= size
         if left < 0 or start + offset + size > len(cursor.content):
             raise GatewiseError(f"its tensor {name[:80]!r} of {size:,} bytes does not fit the file")
+        ranges.append((offset, offset + size, name))
         blocks = cursor.content[start + offset : start + offset + size].reshape(*shape[:-1], row)
         tensors[name] = RawTensor(name, kind, shape, blocks)
+    _check_apart(sorted(ranges))
     return list(tensors.values())
+
+
+def _check_apart(ranges: list[tuple[int, int, str]]) -> None:
+    """Refuse tensors that share bytes: no writer makes them, and one of them is not what it seems."""
+    for (_, end, before), (begin, _, name) in pairwise(ranges):
+        if begin < end:
+            raise GatewiseError(f"its tensors {before[:80]!r} and {name[:80]!r} overlap")

@@ -7,6 +7,7 @@ The file has the vocabulary, and for byte-level BPE the merges; how text is cut 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Metadata = Mapping[str, Any]
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # types of tokens
+_LONGEST_TOKEN = 1_024  # characters; the longest of real vocabularies have some hundred
 _SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # Hugging Face's names and GGUF's
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -94,6 +96,9 @@ def _texts(metadata: Metadata, key: str) -> list[str]:
 def _vocabulary(metadata: Metadata) -> tuple[dict[str, int], Any]:
     """Tokens by text, and their types."""
     tokens, kinds = _texts(metadata, "tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
+    longest = max(map(len, tokens), default=0)
+    if longest > _LONGEST_TOKEN:  # there are as many ways to cut a token as it has characters, each as long
+        raise GatewiseError(f"it has a token of {longest:,} characters; tokens have at most {_LONGEST_TOKEN:,}.")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if not isinstance(kinds, np.ndarray) or not len(kinds) == len(tokens) == len(vocabulary):
         raise GatewiseError("its vocabulary is not whole: tokens are there twice, or their types are missing.")
@@ -152,8 +157,9 @@ def _merges_by_score(metadata: Metadata, vocabulary: Mapping[str, int], kinds: A
     for token, number in vocabulary.items():
         if kinds[number] != _NORMAL:
             continue
-        cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
-        merges += [(-float(scores[number]), number, cut) for cut in cuts if vocabulary.keys() >= set(cut)]
+        for at in range(1, len(token)):
+            if token[:at] in vocabulary and token[at:] in vocabulary:
+                merges.append((-float(scores[number]), number, (token[:at], token[at:])))
     return [cut for _, _, cut in sorted(merges)]  # the best score first
 
 
@@ -177,9 +183,13 @@ def _adds_bos(metadata: Metadata) -> bool:
 def _begin_with(tokenizer: Tokenizer, number: int, text: str) -> None:
     from tokenizers import processors
 
-    try:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[text, "$A"], pair=[text, "$A", "$B:1"], special_tokens=[(text, number)]
-        )
-    except ValueError as error:  # a token that reads like part of a template
-        raise GatewiseError(f"its BOS token is {shown(text)}, which cannot begin a text.") from error
+    # In a template `$A` and `$B` stand for texts: one would be there twice, the other stops the process.
+    begins: list[int] = []
+    if not text.startswith("$"):
+        with suppress(ValueError):  # another token that reads like part of a template, such as `a:1`
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[text, "$A"], pair=[text, "$A", "$B:1"], special_tokens=[(text, number)]
+            )
+            begins = tokenizer.encode("", add_special_tokens=True).ids
+    if begins != [number]:
+        raise GatewiseError(f"its BOS token is {shown(text)}, which cannot begin a text.")

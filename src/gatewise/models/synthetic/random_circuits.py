@@ -53,6 +53,7 @@ def random_logic_model(
     nested: bool = False,
     noise: float = 0.0,
     examples: int = 8,
+    types: Sequence[GateType] = GATE_TYPES,
     dtype: torch.dtype = torch.float32,
 ) -> SyntheticModel:
     """Draw a random logic model of AND, OR and ADDER gates.
@@ -66,6 +67,7 @@ def random_logic_model(
         noise: Standard deviation of the weights with which gates read all other nodes, and of what sources emit from
             one example to the next. Without noise all examples are alike.
         examples: Number of pairs.
+        types: Types of gates that are drawn; the readout is an ADDER anyway.
         dtype: Number type of the model.
 
     Returns:
@@ -79,14 +81,16 @@ def random_logic_model(
         raise GatewiseError(
             f"layers and examples are at least 1 and noise at least 0, got {layers}, {examples} and {noise}."
         )
+    if not types or not set(types) <= set(GATE_TYPES):
+        raise GatewiseError(f"types are some of {', '.join(GATE_TYPES)}, got {', '.join(types) or 'none'}.")
     rng = random.Random(f"planted/{seed}")  # an older word: the seed of all published numbers
     names = [f"A{i + 1}" for i in range(sources)]
-    plan = _draw_gates(rng, names, layers, fan_in, nested)
+    plan = _draw_gates(rng, names, layers, fan_in, nested, types)
     gates = [gate for layer in plan for gate in layer]
     gates.append(_readout(rng, gates))
     everything: list[list[LogicGate]] = []
     for level, layer in enumerate(plan):
-        distractor = _draw_gate(rng, f"D{level + 1}.1", rng.choice(GATE_TYPES), names, fan_in)
+        distractor = _draw_gate(rng, f"D{level + 1}.1", rng.choice(types), names, fan_in)
         everything.append([*layer, distractor])
     everything.append(gates[-1:])
     emitted, stray = _draw_noise(seed, names, everything, noise, examples)
@@ -99,9 +103,14 @@ def random_logic_model(
 
 
 def _draw_gates(
-    rng: random.Random, sources: Sequence[str], layers: int, fan_in: tuple[int, int], nested: bool
+    rng: random.Random,
+    sources: Sequence[str],
+    layers: int,
+    fan_in: tuple[int, int],
+    nested: bool,
+    types: Sequence[GateType],
 ) -> list[list[LogicGate]]:
-    kinds = _rounds_of_types(rng)
+    kinds = _rounds_of_types(rng, types)
     plan: list[list[LogicGate]] = []
     for level in range(layers):
         earlier = [gate.node for layer in plan for gate in layer] if nested else []
@@ -110,10 +119,10 @@ def _draw_gates(
     return plan
 
 
-def _rounds_of_types(rng: random.Random) -> Iterator[GateType]:
-    """All three types in random order, again and again: every model of three gates or more has each."""
+def _rounds_of_types(rng: random.Random, types: Sequence[GateType]) -> Iterator[GateType]:
+    """All types in random order, again and again: every model of three gates or more has each."""
     while True:
-        yield from rng.sample(GATE_TYPES, len(GATE_TYPES))
+        yield from rng.sample(types, len(types))
 
 
 def _draw_gate(
