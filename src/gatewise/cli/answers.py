@@ -59,7 +59,7 @@ def stored_answer(folder: Path, now: Mapping[str, Any] | None) -> dict[str, Any]
         record = json.loads(read_regular(folder / _NAME, _MOST_BYTES))
         unchanged = record["circumstances"] == now and record["written"] == _states(map(Path, record["written"]))
         return dict(record["answer"]) if now is not None and unchanged else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # there is none, or it is not ours
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # there is none of ours
         return None
 
 

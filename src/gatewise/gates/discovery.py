@@ -97,8 +97,8 @@ def find_gates(
         size = len(circuits["ns"])
         others = []
         for other_seed in range(seed + 1, seed + count):
-            other = search.with_seed(other_seed, ("ns", "dn"))
-            others.append((other.circuits("ns", [size])[0], other.circuits("dn", [size])[0]))
+            again = search.with_seed(other_seed, ("ns", "dn"))
+            others.append((again.circuits("ns", [size])[0], again.circuits("dn", [size])[0]))
     else:
         # One setting for all seeds, so that they share what does not depend on the seed.
         setting = Setting.of(model, data, "train", ablation=ablation, metric=metric, seed=seed, compute=compute)

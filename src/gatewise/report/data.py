@@ -15,15 +15,13 @@ from gatewise.evaluation import Evaluation
 from gatewise.evaluation.verdicts import faithful
 from gatewise.gate_types import FOUND_BY, GATE_SIGNS, GATE_TYPES, SPLIT, TESTED_LABELS
 from gatewise.gates.testing.gate_test import GateTest
-from gatewise.report.headline import doubts, facts, headline, next_steps, trust
+from gatewise.report.headline import CIRCUIT_NAMES, doubts, facts, headline, next_steps, trust
+from gatewise.report.trust import drawn_edges
 
 if TYPE_CHECKING:
     from gatewise.report.report import Report
 
 TABLES_PER_PORT = 40  # in the page; `tables.json` has all
-# What is drawn and measured, as people read it: the union holds what either direction found; the joint circuit comes
-# from one search that adds both effects up.
-CIRCUIT_NAMES = {"ns|dn": "union", "ns": "noising", "dn": "denoising", "ns+dn": "joint"}
 _INTERVAL = ("value", "low", "high")
 _MEASURE = ("mean", "error")
 
@@ -36,7 +34,7 @@ def report_data(report: Report) -> dict[str, Any]:
     place_of = {names[edge]: i for i, edge in enumerate(edges.tolist())}
     record = report.gates.ns.provenance
     return {
-        "format": 2,
+        "format": 3,
         "title": f"{record.get('task', 'circuit')} in {report.model}",
         "headline": headline(report),
         "model": report.model,
@@ -50,6 +48,8 @@ def report_data(report: Report) -> dict[str, Any]:
         "sizes": list(report.sizes),
         "faithfulness": None if report.choice is None else _short(report.choice.record()),
         "edges": _edges(report, edges, place_of),
+        "drawn": _drawn(report, place_of),
+        "effect_pairs": report.tested_pairs,
         "doubts": [asdict(remark) for remark in doubts(report)],
         "facts": [asdict(remark) for remark in facts(report)],
         "trust": [asdict(remark) for remark in trust(report)],
@@ -99,6 +99,20 @@ def _edges(report: Report, edges: torch.Tensor, place_of: Mapping[str, int]) -> 
         "tested": tested,
         "exact": exact,
     }
+
+
+def _drawn(report: Report, place_of: Mapping[str, int]) -> dict[str, Any] | None:
+    """The edges that the page opens with, and what they keep alone."""
+    if report.drawn is None:
+        return None
+    edges = [place_of[report.graph.edges[edge]] for edge in drawn_edges(report.gates)]
+    return {"edges": edges, "kept": _interval(report.drawn)}
+
+
+def _interval(evaluation: Evaluation) -> list[float | None]:
+    share = evaluation.logit_diff_interval
+    numbers: list[float | None] = _short([share.value, share.low, share.high])
+    return numbers
 
 
 def _scores(circuit: Circuit, edges: torch.Tensor) -> list[float]:
@@ -158,7 +172,7 @@ def _gates(report: Report, place_of: Mapping[str, int]) -> dict[str, Any] | None
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
     short: dict[str, Any] = _short(evaluation.to_json())
-    return short | {"faithful": asdict(faithful(evaluation))}
+    return short | {"faithful": asdict(faithful(evaluation)), "kept": _interval(evaluation)}
 
 
 def _short(value: Any) -> Any:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gatewise.evaluation import verdicts
+from gatewise.evaluation.evaluation_table import kept
 from gatewise.evaluation.verdicts import Remark, downgraded, level_of
 from gatewise.gate_types import FOUND_BY, GATE_TYPES, SPLIT
 
@@ -23,6 +24,12 @@ AGREEMENT_GOOD, AGREEMENT_POOR = 0.8, 0.5
 OVERLAP_GOOD, OVERLAP_POOR = 0.7, 0.4
 CORRELATION_GOOD, CORRELATION_POOR = 0.8, 0.5
 _HIGH = 0.85  # faithfulness to ask for next
+RISES = 0.02  # of the logit difference, that a size of twice the edges has to keep more
+AGAINST = 0.02  # normalised effect below minus which a node works against the task
+_OTHER_METHOD = "ranking"
+# What is drawn and measured, as people read it: the union holds what either direction found; the joint circuit comes
+# from one search that adds both effects up.
+CIRCUIT_NAMES = {"ns|dn": "union", "ns": "noising", "dn": "denoising", "ns+dn": "joint"}
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,18 @@ def headline(report: Report) -> str:
     if against:
         return against[0].text
     faithful, complete, _ = facts(report)
-    return f"{union.edges:,} of {union.graph_edges:,} edges; faithful: {faithful.answer}; complete: {complete.answer}"
+    drawn = "" if report.drawn is None else f"; the {report.drawn.edges:,} drawn keep {kept(report.drawn)}"
+    counts = f"{union.edges:,} of {union.graph_edges:,} edges"
+    return f"{counts}; faithful: {faithful.answer}; complete: {complete.answer}{drawn}"
 
 
 def facts(report: Report) -> list[Remark]:
     """The three questions with numbers for answers: faithful, complete, which gates."""
-    remarks = [verdicts.faithful(report.evaluation), verdicts.complete(report.curves["ns|dn"]), _gates(report)]
+    faithful = verdicts.faithful(report.evaluation)
+    if report.drawn is not None:
+        drawn = f" The {report.drawn.edges:,} drawn edges alone keep {kept(report.drawn)} of the logit difference."
+        faithful = replace(faithful, text=faithful.text + drawn)
+    remarks = [faithful, verdicts.complete(report.curves["ns|dn"]), _gates(report)]
     return downgraded(remarks) if doubts(report) else remarks
 
 
@@ -62,7 +75,7 @@ def trust(report: Report) -> list[Remark]:
     """Everything else that speaks for or against the result, the warnings first."""
     chance = verdicts.against_chance(report.evaluation)
     optional = [chance, _size(report), _agreement(report), _seeds(report), _stability(report)]
-    optional += [_calibration(report), _dangling(report)]
+    optional += [_calibration(report), _falling(report), _against(report), _dangling(report)]
     remarks = [remark for remark in optional if remark is not None]
     order = ("warning", "note", "good")
     return sorted(downgraded(remarks) if doubts(report) else remarks, key=lambda remark: order.index(remark.level))
@@ -76,8 +89,8 @@ def next_steps(report: Report) -> list[NextStep]:
             steps.append(NextStep("allow more edges", {"edges": choice.most_edges * 2}))
         elif choice.edges is not None and choice.faithfulness < _HIGH:
             steps.append(NextStep("a larger circuit keeps more of the task", {"faithfulness": _HIGH}))
-    elif verdicts.faithful(report.evaluation).level != "good" and edges * 2 <= report.graph.n_edges:
-        steps.append(NextStep("a larger circuit keeps more of the task", {"edges": edges * 2}))
+    elif verdicts.faithful(report.evaluation).level != "good":
+        steps += _by_curve(report)
     if not report.directed:
         steps.append(NextStep("search in both directions, for gates", {"method": "eap"}))
     elif not report.all_gates:
@@ -90,11 +103,52 @@ def next_steps(report: Report) -> list[NextStep]:
         else:
             pairs = int(report.gates.ns.provenance["examples"])
             steps.append(NextStep("more pairs make the circuit steadier", {"examples": pairs * 4}))
-    if report.calibration and _worst_correlation(report.calibration) < CORRELATION_GOOD:
+    worst = _worst_correlation(report.calibration or {})
+    if worst is not None and worst < CORRELATION_GOOD:
         exact = {"method": "acdc", "edges": min(edges, 100), "sizes": None}
         exact |= {} if choice is None else {"faithfulness": None}
         steps.append(NextStep("search with exact effects instead of estimates (slow)", exact))
     return steps
+
+
+def _by_curve(report: Report) -> list[NextStep]:
+    """More edges where the measured curve still rises, another search where it does not."""
+    curve, edges = report.curves["ns|dn"], report.sizes[-1]
+    if len(curve) < 2:
+        return [NextStep("one size was measured: see whether a larger circuit keeps more", {"edges": edges * 2})]
+    before, last = curve[-2], curve[-1]
+    measured = f"{before.edges:,} edges keep {kept(before)}, {last.edges:,} keep {kept(last)}"
+    if last.recovered_logit_diff - before.recovered_logit_diff > RISES and edges * 2 <= report.graph.n_edges:
+        return [NextStep(f"the curve still rises ({measured}): a larger circuit may keep more", {"edges": edges * 2})]
+    if report.gates.ns.provenance.get("method") == _OTHER_METHOD:
+        return []
+    return [NextStep(f"more edges do not help ({measured}): search by another method", {"method": _OTHER_METHOD})]
+
+
+def _falling(report: Report) -> Remark | None:
+    """A smaller circuit that keeps clearly more than a larger one: edges work against each other."""
+    for name, curve in report.curves.items():
+        for i, smaller in enumerate(curve):
+            for larger in curve[i + 1 :]:
+                if smaller.logit_diff_interval.low > larger.logit_diff_interval.high:
+                    text = (
+                        f"The {CIRCUIT_NAMES[name]} curve falls: {smaller.edges:,} edges keep {kept(smaller)} of "
+                        f"the logit difference, {larger.edges:,} keep {kept(larger)}. Edges that come later work "
+                        f"against the task in the circuit; neither size alone says what the circuit is."
+                    )
+                    return Remark("warning", "Falling curve", text)
+    return None
+
+
+def _against(report: Report) -> Remark | None:
+    """Nodes whose clean output lowers the logit difference."""
+    against = sorted((effect, name) for name, effect in report.nodes.effect.items() if effect < -AGAINST)
+    if not against:
+        return None
+    listed = ", ".join(f"{name} {effect:+.0%}" for effect, name in against[:3])
+    more = f" and {len(against) - 3} more" if len(against) > 3 else ""
+    text = f"Their clean output lowers the logit difference, to first order on the shown prompts: {listed}{more}."
+    return Remark("note", "Nodes against the task", text)
 
 
 def _gates(report: Report) -> Remark:
@@ -118,7 +172,10 @@ def _gates(report: Report) -> Remark:
             f" The largest interaction: {' with '.join(sorted(names))} of {tests.significant[0].receiver}, normalised "
         )
         text += f"effect {size.value:+.2f} beyond the sum of their parts ({size.low:.2f} to {size.high:.2f})."
-    return Remark("note", title, f"{text} {edges}", f"{len(tests):,} tested gate{'' if len(tests) == 1 else 's'}")
+    pure = sum(gate.label in GATE_TYPES for gate in tests)
+    answer = f"{len(tests):,} significant interaction{'' if len(tests) == 1 else 's'}"
+    answer += f", {pure or 'none'} a pure gate" if len(tests) else ""
+    return Remark("note", title, f"{text} {edges}", answer)
 
 
 def _agreement(report: Report) -> Remark | None:
@@ -175,19 +232,22 @@ def _stability(report: Report) -> Remark | None:
 
 
 def _calibration(report: Report) -> Remark | None:
-    if report.calibration is None:
+    worst = _worst_correlation(report.calibration or {})
+    if worst is None or report.calibration is None:
         return None
-    worst = _worst_correlation(report.calibration)
     listed = ", ".join(f"{name} {part.rank_correlation:.2f}" for name, part in report.calibration.items())
     count = min(len(part.exact) for part in report.calibration.values())
-    text = f"Rank correlation of the scores with exact effects, for {count} edges of each circuit: {listed}."
+    text = (
+        f"Rank correlation of the scores with exact effects in the whole model, for the {count} edges drawn: {listed}."
+    )
     if worst < CORRELATION_POOR:
         text += " The scores are rough estimates; exact search (method acdc) is slower and sure."
     return Remark(level_of(worst, CORRELATION_GOOD, CORRELATION_POOR), "Scores", text)
 
 
-def _worst_correlation(calibration: Mapping[Direction, Calibration]) -> float:
-    return min(part.rank_correlation for part in calibration.values())
+def _worst_correlation(calibration: Mapping[Direction, Calibration]) -> float | None:
+    known = [part.rank_correlation for part in calibration.values() if part.rank_correlation is not None]
+    return min(known, default=None)
 
 
 def _dangling(report: Report) -> Remark | None:

@@ -15,7 +15,7 @@ from gatewise.compute import Compute, current_compute
 from gatewise.engine.runs.activations import Direction
 from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
-from gatewise.evaluation import Evaluations, evaluate
+from gatewise.evaluation import Evaluation, Evaluations, evaluate
 from gatewise.evaluation.evaluations import VERSION
 from gatewise.evaluation.prompts import shown_examples
 from gatewise.gates.labels import Gates, label_gates
@@ -29,10 +29,17 @@ from gatewise.methods.discovery import discover_all
 from gatewise.methods.registry import find_method
 from gatewise.methods.smallest import SmallestCircuit, check_faithfulness, rank_directions
 from gatewise.models.model import Model
-from gatewise.report.data import CIRCUIT_NAMES
+from gatewise.report.headline import CIRCUIT_NAMES
 from gatewise.report.node_behaviour import shown_nodes
 from gatewise.report.report import Report
-from gatewise.report.trust import Calibration, calibrate, compare_halves, strongest_gates, strongest_nodes
+from gatewise.report.trust import (
+    Calibration,
+    calibrate,
+    compare_halves,
+    drawn_edges,
+    strongest_gates,
+    strongest_nodes,
+)
 from gatewise.store import Store
 from gatewise.store.results import dataclass_codec
 from gatewise.tasks import Task
@@ -40,11 +47,11 @@ from gatewise.tasks import Task
 SEARCHES: tuple[SearchDirection, ...] = ("ns", "dn", "ns+dn")
 _EDGES, _MOST_EDGES = 500, 2000  # of each circuit, and the most by faithfulness, unless others are asked for
 _SMALLEST = 16  # edges of the smallest circuit of the slider
-_TESTED_PAIRS = 8  # pairs of prompts for truth tables and exact effects
+_TESTED_PAIRS = 16  # held-out pairs for truth tables and exact effects
+_EFFECTS = 2  # version of what is measured of single edges
 _TESTED_RECEIVERS, _TESTED_SENDERS = 12, 8
 _GATE_PAIRS = 16  # held-out pairs for gates of groups
 _GATE_HEADS, _GATE_OTHERS, _CONFIRMED = 20, 5, 6
-_CALIBRATED = 16  # edges per direction
 _CURVE_PAIRS = 8  # held-out pairs for the smaller sizes
 _NODES, _NODE_PROMPTS = 100, 3  # whose behaviour is shown, and on how many prompts
 _HALVES = 4  # pairs that are needed to search on either half
@@ -103,7 +110,7 @@ def make_report(
     searches = searched.circuits
     largest: dict[str, Circuit] = {direction: circuits[-1] for direction, circuits in searches.items()}
     gates = _label(largest, chosen.directed, searched.other_seeds)
-    exact = Setting.of(model, task.train[:_TESTED_PAIRS], compute=alone)
+    exact = Setting.of(model, task.test[:_TESTED_PAIRS], compute=alone)
     shown = task.test[:examples]
     recall = _Parts(
         compute.open_store(),
@@ -113,6 +120,7 @@ def make_report(
             "method": chosen.version,
             "held out": {"pairs": task.test.fingerprint, "seed": seed, "memory": compute.memory},
             "evaluation": VERSION,
+            "effects": _EFFECTS,
         },
     )
     return Report(
@@ -133,7 +141,8 @@ def make_report(
             all=all_gates,
         ),
         stability=_stability(model, task, gates, chosen, seed, alone),
-        calibration=recall("calibration", lambda: _calibration(exact, gates, chosen, seed)),
+        calibration=recall("calibration", lambda: _calibration(exact, gates, chosen)),
+        drawn=recall("drawn", lambda: _drawn(model, task, gates, compute)),
         examples=recall(
             "examples",
             lambda: shown_examples(model, shown, {"ns|dn": gates.sound, **largest}, compute=compute),
@@ -148,6 +157,7 @@ def make_report(
         directed=chosen.directed,
         seeded=chosen.seeded,
         testable=model.changes_singly,
+        tested_pairs=len(exact),
         seconds=time.time() - started,
     )
 
@@ -232,8 +242,8 @@ def _search(
             all_sizes = _all_sizes(size, sizes, method)
             circuits = {direction: search.circuits(direction, all_sizes) for direction in directions}
             for other in other_seeds:
-                again = search.with_seed(other, singles)
-                other_circuits.append((again.circuits("ns", [size])[0], again.circuits("dn", [size])[0]))
+                reseeded = search.with_seed(other, singles)
+                other_circuits.append((reseeded.circuits("ns", [size])[0], reseeded.circuits("dn", [size])[0]))
     by_direction = {direction: circuits.get(direction, circuits["ns"]) for direction in SEARCHES}
     return _Searched(all_sizes, by_direction, tuple(other_circuits), choice)
 
@@ -277,8 +287,8 @@ def _curves(
 def _tables(setting: Setting, gates: Gates, all_gates: bool) -> tuple[GateTest, ...]:
     if not gates.labelled.kinds or not setting.model.changes_singly:
         return ()
-    tested = None if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
-    return tuple(test_edge_pairs(setting.model, setting, gates.sound, of=tested))
+    tested = gates.sound if all_gates else strongest_gates(gates, _TESTED_RECEIVERS, _TESTED_SENDERS)
+    return tuple(test_edge_pairs(setting.model, setting, None, of=tested))
 
 
 def _gate_tests(model: Model, task: Task, gates: Gates, all_gates: bool, compute: Compute) -> GateTests | None:
@@ -307,8 +317,19 @@ def _stability(
     return compare_halves(model, task.train, method, _by_direction(gates, method), seed=seed, compute=compute)
 
 
-def _calibration(setting: Setting, gates: Gates, method: Method, seed: int) -> dict[Direction, Calibration] | None:
-    if not method.ranks_once or method.seeded or not setting.model.changes_singly:  # learned scores are no effects
+def _calibration(setting: Setting, gates: Gates, method: Method) -> dict[Direction, Calibration] | None:
+    """Exact effects in the whole model, on held-out pairs, of the edges that the page opens with."""
+    if not setting.model.changes_singly or not gates.sound:
         return None
+    edges = drawn_edges(gates)
+    estimates = method.ranks_once and not method.seeded  # learned scores are no effects
     circuits = _by_direction(gates, method)
-    return {name: calibrate(setting, circuit, name, edges=_CALIBRATED, seed=seed) for name, circuit in circuits.items()}
+    return {name: calibrate(setting, circuit, name, edges, estimates=estimates) for name, circuit in circuits.items()}
+
+
+def _drawn(model: Model, task: Task, gates: Gates, compute: Compute) -> Evaluation | None:
+    """What the edges that the page opens with do alone; None if these are all."""
+    edges = drawn_edges(gates)
+    if len(edges) == len(gates.sound):
+        return None
+    return evaluate(model, task.test, gates.graph.circuit(edges), random_circuits=0, denoise=False, compute=compute)

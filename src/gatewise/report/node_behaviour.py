@@ -12,6 +12,7 @@ Only the nodes asked for are unembedded, one prompt after the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -182,14 +183,22 @@ def _direct(on: NodePatching, pair: Pairs, senders: Sequence[int], side: SideNam
         logits = F.linear(part, model.head)
         logits = logits - logits.mean(dim=-1, keepdim=True)
         on_answers = [logits[:, tokens].mean(dim=-1) for tokens in answers]
-        extremes = [*logits.topk(shown), *logits.topk(shown, largest=False)]
-        for correct, incorrect, *promoted_and_suppressed in zip(*fetched([*on_answers, *extremes]), strict=True):
-            promoted, suppressed = promoted_and_suppressed[:2], promoted_and_suppressed[2:]
-            effects.append(
-                DirectEffect(float(correct), float(incorrect), _texts(model, *promoted), _texts(model, *suppressed))
-            )
+        extremes = [*logits.topk(shown), *logits.topk(shown, largest=False), _noise(model, part)]
+        for correct, incorrect, *rest, noise in zip(*fetched([*on_answers, *extremes]), strict=True):
+            promoted, suppressed = (_texts(model, *rest[i : i + 2], least=float(noise)) for i in (0, 2))
+            effects.append(DirectEffect(float(correct), float(incorrect), promoted, suppressed))
     return effects
 
 
-def _texts(model: Model, values: Tensor, tokens: Tensor) -> Tokens:
-    return tuple(zip(token_texts(model, tokens), values.tolist(), strict=True))
+def _noise(model: Model, written: Tensor) -> Tensor:
+    """The largest logit that a random direction as long as what a node writes gives to any token, about. [node]"""
+    # Logits of a random direction are normal with this deviation; the largest of V of them is sqrt(2 ln V) deviations.
+    largest = math.sqrt(2 * math.log(model.vocabulary_size) / model.head.numel())
+    noise: Tensor = written.norm(dim=-1) * model.head.norm() * largest
+    return noise
+
+
+def _texts(model: Model, values: Tensor, tokens: Tensor, *, least: float) -> Tokens:
+    """Tokens and their logits, without those that a random direction would move as far."""
+    texts = token_texts(model, tokens)
+    return tuple((text, value) for text, value in zip(texts, values.tolist(), strict=True) if abs(value) > least)

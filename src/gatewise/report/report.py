@@ -44,7 +44,9 @@ class Report:
         tables: Truth tables of two edges into one port.
         gate_tests: Gates of groups of edges, tested on held-out pairs; None if they could not be tested.
         stability: Jaccard index of the circuits that two halves of the pairs find; None if it was not measured.
-        calibration: Scores beside exact effects; None if the scores are no estimates of effects.
+        calibration: Exact effects in the whole model, on held-out pairs, of the edges that the page opens with, by
+            direction; None if the model cannot be patched edge by edge.
+        drawn: What these edges do alone; None if they are all.
         examples: Held-out prompts with the probabilities of their answers.
         nodes: What the strongest nodes do on the first of these prompts.
         problems: What makes the pairs doubtful.
@@ -53,6 +55,7 @@ class Report:
         directed: False if the method has no direction: all circuits are the same one, and there are no gates.
         seeded: Whether another seed finds other circuits.
         testable: Whether the model's edges can be patched one at a time.
+        tested_pairs: Held-out pairs for truth tables and exact effects.
         seconds: How long it took.
     """
 
@@ -66,6 +69,7 @@ class Report:
     gate_tests: GateTests | None
     stability: Mapping[Direction, float] | None
     calibration: Mapping[Direction, Calibration] | None
+    drawn: Evaluation | None = None
     examples: tuple[ShownExample, ...]
     nodes: ShownNodes
     problems: tuple[str, ...]
@@ -74,6 +78,7 @@ class Report:
     directed: bool
     seeded: bool = False
     testable: bool
+    tested_pairs: int
     seconds: float
 
     @property

@@ -22,13 +22,15 @@ from gatewise.models.model import Model
 from gatewise.statistics import rank_correlation
 from gatewise.tasks.pairs import Pairs
 
+DRAWN = 60  # edges that the page opens with
+
 
 @dataclass(frozen=True)
 class Calibration:
-    """Estimated scores against exact effects on the logit difference, for edges of the circuit drawn by the seed."""
+    """Exact effects on the logit difference of the edges that the page opens with, and how well scores rank them."""
 
     exact: Mapping[int, float]  # edge index -> what it adds to the logit difference
-    rank_correlation: float
+    rank_correlation: float | None  # with the scores; None if those do not estimate effects
 
 
 def edge_strength(gates: Gates) -> Tensor:
@@ -92,12 +94,18 @@ def _other_half(whole: Circuit, part: Circuit, share: float) -> Circuit:
     return Circuit(whole.graph, select_edges(whole.graph, scores.abs(), len(whole), "top"), scores)
 
 
-def calibrate(setting: Setting, circuit: Circuit, direction: Direction, *, edges: int, seed: int) -> Calibration:
-    """Compare the scores of some of a circuit's edges with what removing them from the full graph really does."""
-    assert circuit.scores is not None
-    indices = torch.tensor(circuit.indices)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = indices[torch.randperm(len(indices), generator=generator)[:edges]].sort().values
-    effects = exact_effects(setting.model, setting, drawn.tolist(), direction)
-    correlation = rank_correlation(circuit.scores[drawn].double(), effects.logit_diff)
-    return Calibration(dict(zip(drawn.tolist(), effects.logit_diff.tolist(), strict=True)), correlation)
+def drawn_edges(gates: Gates, most: int = DRAWN) -> list[int]:
+    """The strongest edges of the union, with which the page opens; of equally strong ones the last, as there."""
+    strength = edge_strength(gates)
+    return sorted(gates.sound.indices, key=lambda edge: (float(strength[edge]), edge))[-most:]
+
+
+def calibrate(
+    setting: Setting, circuit: Circuit, direction: Direction, edges: Sequence[int], *, estimates: bool
+) -> Calibration:
+    """Measure what edges add to the logit difference in the whole model, and how far the scores rank them so."""
+    effects = exact_effects(setting.model, setting, edges, direction).logit_diff
+    correlation = None
+    if estimates and circuit.scores is not None:
+        correlation = rank_correlation(circuit.scores[list(edges)].double(), effects)
+    return Calibration(dict(zip(edges, effects.tolist(), strict=True)), correlation)

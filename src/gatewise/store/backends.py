@@ -201,6 +201,8 @@ class Folder(Backend):
                 return read_regular(self._inside(name))
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except IsADirectoryError as error:
+                raise DamagedError("it is a folder") from error
             except UnfitFileError as error:
                 raise DamagedError(error.strerror) from error
 

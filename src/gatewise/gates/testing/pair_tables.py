@@ -35,14 +35,15 @@ _RESAMPLES = 200
 
 
 def test_edge_pairs(
-    model: Model, data: Data, circuit: Circuit, *, of: Circuit | None = None, compute: Compute | None = None
+    model: Model, data: Data, circuit: Circuit | None, *, of: Circuit | None = None, compute: Compute | None = None
 ) -> list[GateTest]:
-    """Test all pairs of edges that go into one port, within a circuit.
+    """Test all pairs of edges that go into one port, within a circuit or in the whole model.
 
     Args:
         model: The model.
         data: Pairs, or a task, of which the held-out pairs are used.
-        circuit: Edges outside it stay corrupted. Effects are normalised by what the circuit does.
+        circuit: Edges outside it stay corrupted. Effects are normalised by what the circuit does. None: the whole
+            model.
         of: The edges to test, by default all of the circuit.
         compute: Where to run.
 
@@ -55,7 +56,8 @@ def test_edge_pairs(
     """
     setting = gate_setting(model, data, circuit, fewest=1, compute=compute)
     setting.check_circuits([] if of is None else [of])
-    candidates = list(_pairs_of_edges(setting.graph, circuit, circuit if of is None else circuit & of))
+    inside = setting.graph.full() if circuit is None else circuit
+    candidates = list(_pairs_of_edges(setting.graph, inside, inside if of is None else inside & of))
     tables, total = measure_tables(PatchedBatches(setting, circuit), candidates, check=False)
     if not has_effect(total):
         return []

@@ -2,7 +2,8 @@
 // Colours are those of the directions, never those of gates.
 const LINES = { "ns|dn": ["ink", ""], ns: ["ns", "6 4"], dn: ["dn", "2 4"], "ns+dn": ["soft", "9 3 2 3"] };
 
-function curveChart(title, caption, valueOf, chance, state) {
+function keptText([value, low, high]) { return low === null || high === null ? percent(value) : `${percent(value)} (${percent(low)} to ${percent(high)})`; }
+function curveChart(title, caption, valueOf, chance, state, intervalOf = () => null) {
   const ink = colours(), width = 560, height = 280, left = 46, right = 12, top = 12, bottom = 40;
   const points = Object.keys(CIRCUITS).map((name) => [name, data.curves[name].map((one, i) => [data.sizes[i], valueOf(one)])]);
   const values = points.flatMap(([, line]) => line.map((point) => point[1])).filter((value) => value !== null);
@@ -25,6 +26,11 @@ function curveChart(title, caption, valueOf, chance, state) {
     const [colour, dash] = LINES[name], known = line.filter((point) => point[1] !== null);
     picture.append(svg("polyline", { points: known.map(([size, value]) => `${x(size)},${y(value)}`).join(" "), fill: "none",
       stroke: ink[colour], "stroke-width": name === state.circuit ? 3 : 1.8, "stroke-dasharray": dash, "stroke-linejoin": "round" }));
+    data.curves[name].forEach((one, i) => {
+      const range = intervalOf(one);
+      if (name !== state.circuit || !range || range.includes(null)) return;
+      picture.append(svg("line", { class: "interval", x1: x(data.sizes[i]), x2: x(data.sizes[i]), y1: y(Math.max(low, range[1])), y2: y(Math.min(high, range[2])), stroke: ink[colour], "stroke-width": 1.2 }));
+    });
     for (const [size, value] of known) {
       picture.append(svg("circle", { cx: x(size), cy: y(value), r: name === state.circuit ? 4 : 2.8, fill: ink[colour] },
         svg("title", {}, `${CIRCUITS[name]}, ${size} edges per direction: ${percent(value)}`)));
@@ -85,9 +91,9 @@ function showCurves(state) {
       (one) => (one.random_circuit ? normalise(one.random_circuit.kl_from_full[0], one.empty.kl_from_full[0], 0) : null), state),
     curveChart("The second side: denoising", "The same where the circuit alone is corrupted: what is missing to 100 % something outside it still does.",
       (one) => one.recovered_dn, () => null, state),
-    curveChart("Faithful: what the circuit keeps", "Normalised logit difference of the circuit alone: 0 % is the empty circuit, 100 % the whole model.",
+    curveChart("Faithful: what the circuit keeps", "Normalised logit difference of the circuit alone: 0 % is the empty circuit, 100 % the whole model. Lines are 95 % intervals of the chosen circuit.",
       (one) => one.recovered_logit_diff,
-      (one) => (one.random_circuit ? normalise(one.random_circuit.logit_diff[0], one.empty.logit_diff[0], one.full.logit_diff[0]) : null), state),
+      (one) => (one.random_circuit ? normalise(one.random_circuit.logit_diff[0], one.empty.logit_diff[0], one.full.logit_diff[0]) : null), state, (one) => one.kept),
     curveChart("Complete: what is lost without it", "Normalised KL from the model once the circuit is removed: 100 % is full corruption.",
       (one) => one.destroyed,
       (one) => (one.random_complement ? normalise(one.random_complement.kl_to_full[0], 0, one.empty.kl_to_full[0]) : null), state));

@@ -63,7 +63,8 @@ function showCaptions(listed, least) {
   $("score-value").textContent = state.score ? `${number(100 * least, 2)} % of the strongest` : "anything";
   $("shown").textContent = (drawnNow.length < listed.length ? `The ${drawnNow.length.toLocaleString("en")} strongest of ${plural(listed.length, ...what)} ` : `All ${plural(listed.length, ...what)} `)
     + `${of}${filtered} (${countText(drawnNow, "shade")}).`;
-  $("measured").textContent = `The whole ${CIRCUITS[state.circuit]} circuit has ${plural(one.edges, "edge")}. Faithful: ${one.faithful.answer}. Removing it destroys ${percent(one.destroyed)}.`;
+  const opening = data.drawn && data.drawn.edges.length === drawnNow.length && data.drawn.edges.every((id) => model.edges[id].visible);
+  $("measured").textContent = (opening ? `Alone, the drawn edges keep ${keptText(data.drawn.kept)} of the logit difference. ` : "") + `The whole ${CIRCUITS[state.circuit]} circuit has ${plural(one.edges, "edge")}. Faithful: ${one.faithful.answer}; it keeps ${keptText(one.kept)} of the logit difference. Removing it destroys ${percent(one.destroyed)}.`;
   $("show-all").hidden = listed.length <= OPENING;
   $("show-all").textContent = state.all ? `Show the ${OPENING} strongest` : `Show all ${listed.length.toLocaleString("en")}`;
   $("show-all").setAttribute("aria-pressed", String(state.all));

@@ -43,11 +43,13 @@ function edgeFacts(edge) {
   const lines = Object.keys(data.edges.score).map((name) => {
     const held = data.edges.in[name][edge.id], first = held ? data.sizes[Math.log2(held & -held)] : null;
     const exact = data.edges.exact[name] && data.edges.exact[name][edge.id];
-    return [CIRCUITS[name], number(data.edges.score[name][edge.id]), held ? `yes, from ${first}` : "no", exact === undefined ? "" : number(exact)];
+    return [CIRCUITS[name], exact === undefined ? "" : signed(exact), number(data.edges.score[name][edge.id]), held ? `yes, from ${first}` : "no"];
   });
-  const withExact = lines.some((line) => line[3]);
-  return el("table", {}, el("thead", {}, row("th", ["", "score", "in circuit", ...(withExact ? ["exact"] : [])])),
-    el("tbody", {}, lines.map((line) => row("td", withExact ? line : line.slice(0, 3)))));
+  const withExact = lines.some((line) => line[1]);
+  return [el("table", {}, el("thead", {}, row("th", ["", ...(withExact ? ["effect"] : []), "score", "in circuit"])),
+    el("tbody", {}, lines.map((line) => row("td", withExact ? line : [line[0], ...line.slice(2)])))),
+  el("p", { class: "muted small" }, withExact ? `Effect: what it adds to the logit difference in the whole model, on ${plural(data.effect_pairs, "held-out pair")}; positive helps. ` : "",
+    `Score: by ${data.provenance.method || "the search"}, on the pairs that were searched on.`)];
 }
 function testedText(edge) {
   const tested = data.edges.tested[edge.id];
@@ -60,7 +62,7 @@ function truthTable(table) {
   return el("table", { class: "truth" },
     el("caption", {}, `${verdict} (both do ${number(beyond, 2)} more than the sum, ${number(low, 2)} to ${number(high, 2)}), `
       + `all else that it reads ${table.rest}`),
-    el("thead", {}, el("tr", {}, el("th", {}, "clean"), el("th", { colSpan: 2 }, "normalised effect"))),
+    el("thead", {}, el("tr", {}, el("th", {}, "clean"), el("th", { colSpan: 2 }, "normalised effect, whole model"))),
     el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, number(value, 2)),
       el("td", { class: "cell" }, el("div", { class: "fill", width: 100 * Math.abs(value) / most + "%" }))))));
 }
@@ -75,13 +77,13 @@ function where(node) {
 function describe(target, state) {
   if (target.edge !== undefined) {
     const edge = model.edges[target.edge], tables = model.tablesOf[edge.id];
-    return [el("b", { class: "mono" }, edge.name), el("p", {}, "found by ", foundName(edge.by), `, ${testedText(edge)}`), gateLines(edge), edgeFacts(edge),
+    return [el("b", { class: "mono" }, edge.name), el("p", {}, "found by ", foundName(edge.by), `, ${testedText(edge)}`), gateLines(edge), ...edgeFacts(edge),
       tables.length && !edge.gates.length ? truthTable(tables[0]) : null].flat();
   }
   const node = model.nodes[target.node], { into, out } = edgesOf(target.node), gate = model.gatesOf[node.id][0];
   const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3), effect = data.nodes.effect[node.name];
   return [el("b", {}, node.name), el("span", { class: "muted" }, " " + where(node)),
-    effect !== undefined ? el("p", {}, `normalised effect ${percent(effect)}`) : null,
+    effect !== undefined ? el("p", {}, `normalised effect ${percent(effect)}`, effect < 0 ? ", against the task" : "") : null,
     el("p", { class: "muted" }, `in ${into.length} (${countText(into)}), out ${out.length} (${countText(out)})`),
     strongestInto.length ? el("table", {}, el("tbody", {}, strongestInto.map((edge) => row("td", [edge.from.name + (edge.port.suffix ? ` → ${edge.port.suffix}` : ""),
       foundName(edge.by), percent(edge.strength)])))) : null,
