@@ -228,6 +228,7 @@ def test_a_size_by_faithfulness() -> None:
     assert report.choice is not None
     assert report.searches["ns"][-1] == chosen
     assert report.sizes[-1] == len(chosen) == report.choice.edges == report.page_data["faithfulness"]["edges"]
+    assert len(report.sizes) > 1
     assert {remark.title: remark.level for remark in trust(report)}["Size"] in ("good", "note")
     assert report.evaluation.direction == "ns|dn"
     missed = make_report(model, task, faithfulness=0.999, edges=8, random_circuits=0, examples=1)

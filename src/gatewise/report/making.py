@@ -193,7 +193,8 @@ def _all_sizes(edges: int, smaller: Sequence[int] | None, method: Method) -> tup
     if any(size > edges for size in smaller or ()):
         raise GatewiseError(f"the sizes {list(smaller or ())} go beyond edges={edges}, which is the largest of all.")
     sizes = {edges, *(smaller or ())}
-    while smaller is None and method.ranks_once and min(sizes) // 2 >= _SMALLEST:
+    least = _SMALLEST if edges >= 2 * _SMALLEST else max(1, edges // 4)  # a small circuit has smaller parts
+    while smaller is None and method.ranks_once and min(sizes) // 2 >= least:
         sizes.add(min(sizes) // 2)
     return tuple(sorted(sizes))
 
