@@ -191,7 +191,7 @@ def directly(
         pair, length = pairs[row : row + 1], int(pairs.lengths[row])
         clean, corrupted = pairs.clean[row, -length:], pairs.corrupted[row, -length:]
         sides = {"ns": Twin(model, rule).attribute(clean, pair), "dn": Twin(model, rule).attribute(corrupted, pair)}
-        whole = sides["dn"][0] - sides["ns"][0]
+        whole = sides["ns"][0] - sides["dn"][0]  # positive: the clean content helps
         if steps is None:
             add(sides[direction][1], whole)
             continue
@@ -199,7 +199,7 @@ def directly(
         first, last = before[0], sides["ns"][0][0]
         for step in range(1, steps + 1):
             outputs, gradients = Twin(model, rule, first + step / steps * (last - first)).attribute(clean, pair)
-            add(gradients, before - outputs if path else whole, 1.0 if path else 1 / steps)
+            add(gradients, outputs - before if path else whole, 1.0 if path else 1 / steps)
             before = outputs
     return graph.vector(total / len(pairs))
 
@@ -232,7 +232,7 @@ def test_integrated_and_along_the_path(architecture: str) -> None:
 def test_the_path_integral_is_complete(architecture: str) -> None:
     """Edges into the logits and edges from the input both carry the whole difference; the error is of 1 / steps."""
     model, pairs = small_model(architecture, dtype=torch.float64), random_pairs(lengths=(6, 5))
-    truth = pairs.logit_diff(last_logits(model, pairs, "corrupted")) - pairs.logit_diff(last_logits(model, pairs))
+    truth = pairs.logit_diff(last_logits(model, pairs)) - pairs.logit_diff(last_logits(model, pairs, "corrupted"))
     errors = []
     for steps in (75, 300):
         scores = model.graph.matrix(score_edges(model, pairs, EapIg(steps=steps, path=True)).values)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gatewise.evaluation import verdicts
-from gatewise.evaluation.evaluation_table import kept
+from gatewise.evaluation.evaluation_table import kept_share
 from gatewise.evaluation.verdicts import Remark, downgraded, level_of
 from gatewise.gate_types import FOUND_BY, GATE_TYPES, SPLIT
 
@@ -56,7 +56,7 @@ def headline(report: Report) -> str:
     if against:
         return against[0].text
     faithful, complete, _ = facts(report)
-    drawn = "" if report.drawn is None else f"; the {report.drawn.edges:,} drawn keep {kept(report.drawn)}"
+    drawn = "" if report.drawn is None else f"; the {report.drawn.edges:,} drawn keep {kept_share(report.drawn)}"
     counts = f"{union.edges:,} of {union.graph_edges:,} edges"
     return f"{counts}; faithful: {faithful.answer}; complete: {complete.answer}{drawn}"
 
@@ -65,7 +65,9 @@ def facts(report: Report) -> list[Remark]:
     """The three questions with numbers for answers: faithful, complete, which gates."""
     faithful = verdicts.faithful(report.evaluation)
     if report.drawn is not None:
-        drawn = f" The {report.drawn.edges:,} drawn edges alone keep {kept(report.drawn)} of the logit difference."
+        drawn = (
+            f" The {report.drawn.edges:,} drawn edges alone keep {kept_share(report.drawn)} of the logit difference."
+        )
         faithful = replace(faithful, text=faithful.text + drawn)
     remarks = [faithful, verdicts.complete(report.curves["ns|dn"]), _gates(report)]
     return downgraded(remarks) if doubts(report) else remarks
@@ -117,7 +119,7 @@ def _by_curve(report: Report) -> list[NextStep]:
     if len(curve) < 2:
         return [NextStep("one size was measured: see whether a larger circuit keeps more", {"edges": edges * 2})]
     before, last = curve[-2], curve[-1]
-    measured = f"{before.edges:,} edges keep {kept(before)}, {last.edges:,} keep {kept(last)}"
+    measured = f"{before.edges:,} edges keep {kept_share(before)}, {last.edges:,} keep {kept_share(last)}"
     if last.recovered_logit_diff - before.recovered_logit_diff > RISES and edges * 2 <= report.graph.n_edges:
         return [NextStep(f"the curve still rises ({measured}): a larger circuit may keep more", {"edges": edges * 2})]
     if report.gates.ns.provenance.get("method") == _OTHER_METHOD:
@@ -132,8 +134,8 @@ def _falling(report: Report) -> Remark | None:
             for larger in curve[i + 1 :]:
                 if smaller.logit_diff_interval.low > larger.logit_diff_interval.high:
                     text = (
-                        f"The {CIRCUIT_NAMES[name]} curve falls: {smaller.edges:,} edges keep {kept(smaller)} of "
-                        f"the logit difference, {larger.edges:,} keep {kept(larger)}. Edges that come later work "
+                        f"The {CIRCUIT_NAMES[name]} curve falls: {smaller.edges:,} edges keep {kept_share(smaller)} of "
+                        f"the logit difference, {larger.edges:,} keep {kept_share(larger)}. Edges that come later work "
                         f"against the task in the circuit; neither size alone says what the circuit is."
                     )
                     return Remark("warning", "Falling curve", text)
@@ -146,8 +148,8 @@ def _against(report: Report) -> Remark | None:
     if not against:
         return None
     listed = ", ".join(f"{name} {effect:+.0%}" for effect, name in against[:3])
-    more = f" and {len(against) - 3} more" if len(against) > 3 else ""
-    text = f"Their clean output lowers the logit difference, to first order on the shown prompts: {listed}{more}."
+    others = f" and {len(against) - 3} more" if len(against) > 3 else ""
+    text = f"Their clean output lowers the logit difference, to first order on the shown prompts: {listed}{others}."
     return Remark("note", "Nodes against the task", text)
 
 

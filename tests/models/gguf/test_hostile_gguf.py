@@ -58,7 +58,8 @@ def test_a_usual_bos_begins_every_text() -> None:
 @pytest.mark.parametrize("field", ["model", "pre", "add_bos_token", "add_space_prefix", "bos_token_id"])
 def test_an_array_in_the_place_of_a_value(field: str) -> None:
     """An array of numbers is neither true nor false, and equal to nothing."""
-    for tokenizer in ({}, {"model": "gpt2", "merges": ["a b"]}):
+    tokenizers: list[dict[str, Any]] = [{}, {"model": "gpt2", "merges": ["a b"]}]
+    for tokenizer in tokenizers:
         metadata = pieces(["<s>", "a", "b", "ab"], **(tokenizer | {field: np.arange(2)}))
         if field not in ("pre", "add_space_prefix") or ("merges" in tokenizer) == (field == "pre"):
             with pytest.raises(GatewiseError, match="array"):
