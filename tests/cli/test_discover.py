@@ -115,7 +115,10 @@ def test_methods(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert run(monkeypatch, "methods", "--json") == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert list(listed) == list(methods())
-    assert listed["eap"]["parameters"]["combine"] == {"default": "sum", "values": "sum or max"}
+    combine = listed["eap"]["parameters"]["combine"]
+    assert combine["default"] == "sum"
+    assert combine["values"] == "sum or max"
+    assert "sum" in combine["meaning"]
 
 
 def test_a_size_by_faithfulness(

@@ -22,7 +22,7 @@ def test_python_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {}
     for block in BLOCKS:
         exec(compile(block, "README.md", "exec"), namespace)
-    assert "faithful" in capsys.readouterr().out.lower()
+    assert "logit diff kept" in capsys.readouterr().out
 
 
 def test_what_one_sees_first() -> None:

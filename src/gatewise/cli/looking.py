@@ -33,6 +33,7 @@ def draw_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="The figure: .svg, .pdf or .png.")],
     max_edges: Annotated[int, typer.Option(help="Of a larger circuit, the strongest edges.")] = 300,
     title: Annotated[str | None, typer.Option(help="Below the figure.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Draw a circuit as a figure: layers from left to right, edges as wide as their score, gates in colour.
 
@@ -46,8 +47,12 @@ def draw_command(
     from gatewise.gates.labels import load_labelled
 
     check_can_draw(out)
-    draw(load_labelled(file), out, max_edges=max_edges, title=title)
-    print(f"written to {out}")
+    drawn = load_labelled(file)
+    draw(drawn, out, max_edges=max_edges, title=title)
+    if as_json:
+        print_json({"file": str(file), "figure": str(out)})
+    else:
+        print(f"written to {out}")
 
 
 @options_apart
