@@ -145,4 +145,5 @@ def test_an_interrupt_while_workers_start_ends_soon_and_leaves_no_folder(tmp_pat
     finally:
         process.kill()
     assert time.monotonic() - started < 15  # far less on an idle machine; the server would take 30
-    assert list(temporary.iterdir()) == []
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]  # torch's cache
+    assert left == []
