@@ -115,7 +115,8 @@ def test_text_of_all_languages_is_printable() -> None:
 # Interrupts
 
 _WORK = """
-import sys, gatewise as gw
+import signal, gatewise as gw
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored if the tests run in the background
 model = gw.load_model("tiny")
 task = gw.task("ioi", model, examples=4)
 print("starting", flush=True)
