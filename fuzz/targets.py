@@ -332,17 +332,23 @@ def _tokenizers() -> list[bytes]:
 
 
 def _build_tokenizer(content: Any) -> None:
-    """Values of the kinds that the container can hold: numbers, texts, lists of texts, arrays of numbers."""
+    """Values of the kinds that the container can hold: numbers, texts in UTF-8, lists of texts, arrays of numbers."""
     metadata: dict[str, Any] = {}
     for key, value in content.items() if isinstance(content, dict) else ():
         if isinstance(value, list):
             texts = all(isinstance(member, str) for member in value)
             if not texts and not all(isinstance(member, (int, float)) and abs(member) < 1 << 31 for member in value):
                 continue
-            value = value if texts else np.array(value)
+            value = list(map(_in_utf8, value)) if texts else np.array(value)
+        value = _in_utf8(value) if isinstance(value, str) else value
         if isinstance(value, (str, int, float, list, np.ndarray)):
             metadata[f"tokenizer.ggml.{key}"] = value
     tokenizer_parts(metadata, 16).tokenizer.encode("ab a $A")
+
+
+def _in_utf8(text: str) -> str:
+    """A text without halves of surrogate pairs, which JSON can spell and a container cannot hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _load_folder(content: bytes) -> None:

@@ -9,6 +9,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Some virtual machines announce AMX and then refuse its instructions: bfloat16 would end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,3 +67,14 @@ def smollm2() -> Model:
     from gatewise.models.loader import load_model
 
     return load_model("smollm2-135m")
+
+
+@pytest.fixture(scope="module")
+def fresh_process() -> Iterator[ProcessPoolExecutor]:
+    """A process that has not run other tests, for those of forks and of memory.
+
+    Gradients on the stand-in accelerator start threads of torch's, and forks of such a process cannot take gradients.
+    """
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as process:
+        yield process

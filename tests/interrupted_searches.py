@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ import torch
 from small_models import random_pairs, small_model
 
 from gatewise.circuits.circuit import Circuit
+from gatewise.compute import Compute
+from gatewise.errors import GatewiseError
 from gatewise.methods import Acdc, EdgePruning, Method, Ranking, discover_all
 from gatewise.methods.base import SearchDirection
 from gatewise.models.model import Model
@@ -70,3 +75,36 @@ def same(a: list[Circuit], b: list[Circuit]) -> bool:
         and repr(x.provenance.get("notes")) == repr(y.provenance.get("notes"))
         for x, y in zip(a, b, strict=True)
     )
+
+
+def search_twice_at_once(folder: Path) -> list[int]:
+    """Return how two forks have ended."""
+    whole = found("edge-pruning threshold")
+    children = []
+    for _ in range(2):
+        children.append(os.fork())
+        if children[-1] == 0:
+            code = 1
+            try:
+                code = 0 if same(found("edge-pruning threshold", compute=Compute(store=folder)), whole) else 2
+            finally:
+                os._exit(code)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def search_with_small_files(folder: Path) -> int:
+    """Return how a fork has ended: with 7 if it said that it could not save."""
+    import resource
+
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+            found("edge-pruning threshold", compute=Compute(store=folder))
+        except GatewiseError as error:
+            code = 7 if "checkpoint" in str(error) and "File too large" in str(error) else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -30,6 +30,7 @@ from gatewise.gates.testing.replication import replicate
 from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.edge_pruning.method import EdgePruning
 from gatewise.methods.ranking.method import Ranking
+from gatewise.methods.smallest import smallest_circuits
 from gatewise.models.model import Model
 from gatewise.tasks import Task
 from gatewise.tasks.pairs import Pairs
@@ -40,6 +41,12 @@ _SECONDS = ("seconds", "provenance", "runtime", "elapsed", "compute", "loaded") 
 
 def _circuit(model: Model, task: Task) -> Circuit:
     return gw.discover(model, task, edges=60)
+
+
+def _smallest(model: Model) -> Any:
+    pairs = gw.task("ioi", model, examples=24).train
+    smallest = smallest_circuits(model, pairs, faithfulness=0.3, edges=400)["ns"]
+    return smallest.scan, smallest.circuit
 
 
 def _reconciled(model: Model, task: Task) -> Any:
@@ -85,6 +92,7 @@ CALLS: dict[str, Callable[[Model, Task], Any]] = {
     ),
     "discover, ranking": lambda model, task: gw.discover(model, task, Ranking(steps=4), edges=100),
     "discover, ranking ns+dn": lambda model, task: gw.discover(model, task, Ranking(steps=3), "ns+dn", edges=100),
+    "smallest_circuits": lambda model, task: _smallest(model),
     "discover_all": lambda model, task: gw.discover_all(model, task, sizes=(20, 40)),
     "find_gates": lambda model, task: gw.find_gates(model, task, edges=100),
     "evaluate": lambda model, task: gw.evaluate(model, task, [_circuit(model, task), model.graph.full()]),

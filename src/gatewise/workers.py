@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -273,6 +274,8 @@ def _in_processes(
                     own.device = kind if kind == "cpu" else f"{kind}:{next(numbers) % device_count(kind)}"
                 environment, surroundings = dict(os.environ), _surroundings()
                 with _without_main(), starting_elsewhere():  # the pool starts a tracker, its first job the processes
+                    if stopped.is_set():  # while this thread waited for its turn
+                        return FinishedJob(job, problem="stopped")
                     own.pool = ProcessPoolExecutor(1, mp_context=_start_method(), initializer=_end_with_parent)
                     pools.append(own.pool)
                     process_ids.append(own.pool.submit(_begin, shared, environment, surroundings))
@@ -290,17 +293,25 @@ def _in_processes(
                 yield future.result()
         except BaseException:  # an interrupt, or a caller that has seen enough: nobody waits for the rest
             stopped.set()
-            for begun in process_ids:
-                if begun.done() and begun.exception() is None:
-                    with suppress(ProcessLookupError):
-                        os.kill(begun.result(), signal.SIGTERM)
-            if len(process_ids) < workers or not all(begun.done() for begun in process_ids):
-                _stop_server()
+            executor.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in futures):  # a thread may just be starting a process
+                _stop_processes(process_ids, workers)
+                time.sleep(0.05)
             raise
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
             for pool in pools:
                 pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _stop_processes(process_ids: Sequence[Future[int]], workers: int) -> None:
+    """End the processes that have begun, and what others are waiting for."""
+    for begun in process_ids:
+        if begun.done() and begun.exception() is None:
+            with suppress(ProcessLookupError):
+                os.kill(begun.result(), signal.SIGTERM)
+    if len(process_ids) < workers or not all(begun.done() for begun in process_ids):
+        _stop_server()
 
 
 def _start_method() -> Any:

@@ -115,7 +115,8 @@ def test_text_of_all_languages_is_printable() -> None:
 # Interrupts
 
 _WORK = """
-import sys, gatewise as gw
+import signal, gatewise as gw
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored if the tests run in the background
 model = gw.load_model("tiny")
 task = gw.task("ioi", model, examples=4)
 print("starting", flush=True)
@@ -145,4 +146,5 @@ def test_an_interrupt_while_workers_start_ends_soon_and_leaves_no_folder(tmp_pat
     finally:
         process.kill()
     assert time.monotonic() - started < 15  # far less on an idle machine; the server would take 30
-    assert list(temporary.iterdir()) == []
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]  # torch's cache
+    assert left == []

@@ -86,7 +86,28 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
     monkeypatch.setattr("gatewise.cli.models.fetch", interrupted)
     assert run(monkeypatch, "models", "get", "smollm2-135m") == 130
-    assert capsys.readouterr().err.strip().endswith("interrupted")
+    assert capsys.readouterr().err.strip() == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run tiny", "interrupted; the same command resumes where it was"),
+        ("sweep grid.toml", "interrupted; the same command resumes where it was"),
+        ("discover tiny --store=runs", "interrupted; the same command resumes where it was"),
+        ("discover tiny", "interrupted; the same command starts again; --store keeps states"),
+        ("evaluate circuit.json", "interrupted"),
+    ],
+)
+def test_an_interrupted_command_says_whether_it_would_resume(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gatewise.cli.main.app", interrupted)
+    assert run(monkeypatch, *words.split()) == 130
+    assert capsys.readouterr().err.strip() == message
 
 
 def test_unknown_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError
 from gatewise.methods import EdgePruning
 from gatewise.models.config import empty_model
+from gatewise.models.loader import TINY_FOLDER
 from gatewise.plan import forecast
 from gatewise.plan.shapes import KNOWN, known_shape
 from gatewise.plan.sources import subject
@@ -165,3 +166,23 @@ def test_a_plan_counts_the_pairs_that_a_file_gives(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(["clean,corrupted,correct,incorrect", *rows]))
     assert forecast("tiny", str(path)).examples == len(gw.task(path, gw.load_model("tiny")).train) == 2
+
+
+@pytest.mark.parametrize("method", ["eap", "acdc"])
+def test_a_plan_of_long_prompts_keeps_the_budget_or_is_refused_as_the_search_would_be(
+    method: str, tmp_path: Path
+) -> None:
+    """1,000 tokens, all but the first of which differ between the runs."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((TINY_FOLDER / name).read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text()) | {"n_positions": 1_100}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    long = " ".join(["the"] * 1_000)
+    rows = [f"The {noun}s helped {long},The {noun} helped {long},themselves,herself" for noun in ("girl", "queen")]
+    path = tmp_path / "long.csv"
+    path.write_text("\n".join(["clean,corrupted,correct,incorrect", *rows, *rows]))
+    planned = forecast(str(tmp_path), str(path), method, memory="1GB")
+    assert planned.tokens > 1_000
+    assert 2**26 < planned.runs + planned.buffers <= 2**30
+    with pytest.raises(GatewiseError, match=r"and the budget is 50\.0 MiB"):
+        forecast(str(tmp_path), str(path), method, memory="50MB")

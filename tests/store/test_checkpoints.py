@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from interrupted_searches import SEARCHES, StoppedError, found, same, stopped_after
+from interrupted_searches import (
+    SEARCHES,
+    StoppedError,
+    found,
+    same,
+    search_twice_at_once,
+    search_with_small_files,
+    stopped_after,
+)
 from small_models import random_pairs, small_model
 
 from gatewise import files
@@ -130,41 +138,19 @@ def test_a_full_disk_stops_a_search_and_loses_nothing(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_processes_may_do_the_same_search(tmp_path: Path) -> None:
+def test_two_processes_may_do_the_same_search(tmp_path: Path, fresh_process: ProcessPoolExecutor) -> None:
     whole = found("edge-pruning threshold")
-    children = []
-    for _ in range(2):
-        children.append(os.fork())
-        if children[-1] == 0:
-            code = 1
-            try:
-                code = 0 if same(found("edge-pruning threshold", compute=Compute(store=tmp_path)), whole) else 2
-            finally:
-                os._exit(code)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert fresh_process.submit(search_twice_at_once, tmp_path).result() == [0, 0]
     assert len(list(tmp_path.glob("*/*"))) == 1
     assert same(found("edge-pruning threshold", compute=Compute(store=tmp_path)), whole)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and limits of processes")
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full(tmp_path: Path, fresh_process: ProcessPoolExecutor) -> None:
     """The system itself refuses to write: files of this process may have 2,000 bytes."""
-    import resource
-
     found("edge-pruning threshold", seed=1, compute=Compute(store=tmp_path))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
-            found("edge-pruning threshold", compute=Compute(store=tmp_path))
-        except GatewiseError as error:
-            code = 7 if "checkpoint" in str(error) and "File too large" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert fresh_process.submit(search_with_small_files, tmp_path).result() == 7
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

@@ -180,7 +180,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     store = Store(tmp_path / "runs")
     for action in (lambda: store.put(KEY, some_circuits(), {}), store.check_writable):
-        with pytest.raises(GatewiseError, match="cannot write to the store"):
+        with pytest.raises(GatewiseError, match=r"cannot (read|write to) the store"):
             action()  # type: ignore[no-untyped-call]
 
 

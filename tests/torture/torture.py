@@ -178,6 +178,7 @@ def _start(work: Callable[[Path], None], folder: Path, kill_in_write: int = -1, 
     try:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "the .* circuit of .* edges has no path")  # of small circuits of `tiny`
+        warnings.filterwarnings("ignore", "the .* training has not settled")  # after so few steps
         if kill_in_write >= 0:
             _arm(kill_in_write, share)
         work(folder)

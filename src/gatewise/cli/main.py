@@ -142,9 +142,12 @@ def _unexpected(error: Exception) -> str:
 
 def _leave_interrupted() -> None:
     words = [word for word in sys.argv[1:] if word != "--debug"]
-    resumes = words[:1] in (["run"], ["sweep"]) or "--store" in words
-    way = "the same command resumes where it was" if resumes else "the same command starts again; --store keeps states"
-    print(f"interrupted; {way}", file=sys.stderr)
+    if words[:1] in (["run"], ["sweep"]) or any(word.startswith("--store") for word in words):
+        print("interrupted; the same command resumes where it was", file=sys.stderr)
+    elif words[:1] in (["discover"], ["gates"]):
+        print("interrupted; the same command starts again; --store keeps states", file=sys.stderr)
+    else:
+        print("interrupted", file=sys.stderr)
     sys.exit(EXIT_INTERRUPTED)
 
 

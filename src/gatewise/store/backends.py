@@ -199,7 +199,7 @@ class Folder(Backend):
         with self._explained("read"):
             try:
                 return read_regular(self._inside(name))
-            except (FileNotFoundError, NotADirectoryError):
+            except FileNotFoundError:
                 return None
             except IsADirectoryError as error:
                 raise DamagedError("it is a folder") from error

@@ -241,7 +241,7 @@ def test_a_threshold_that_keeps_nothing_warns() -> None:
 
 def test_too_little_memory_is_said_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     class Memory:
-        available = 1 << 20
+        available = 1 << 16
 
     monkeypatch.setattr("psutil.virtual_memory", Memory)
     with pytest.raises(GatewiseError, match="Use fewer examples"):

@@ -18,7 +18,7 @@ from gatewise.engine.setting import Setting
 from gatewise.errors import GatewiseError, GatewiseWarning
 from gatewise.methods.acdc._checkpoint import Outcome, load_state, save_state
 from gatewise.methods.acdc._threshold import nearest_outcome
-from gatewise.methods.acdc.search import Searcher, float_noise
+from gatewise.methods.acdc.search import Searcher, check_memory, float_noise
 from gatewise.methods.base import Finding, Method, Problem, SearchDirection, Work, kl_of_share
 from gatewise.progress import progress_bar
 
@@ -130,6 +130,7 @@ class Acdc(Method):
         How much work there is depends on what is found. A rule of thumb: a threshold costs more if it keeps more
         edges; with 100 of them a trial runs about one node, which is one F for as many edges as the model has nodes.
         """
+        check_memory(problem)
         model, graph, directions = problem.model, problem.graph, problem.single_directions
         with Counter() as counter, torch.no_grad():
             runs = both_runs(model, problem.pairs)

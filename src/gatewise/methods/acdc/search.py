@@ -64,6 +64,19 @@ def sender_order(graph: Graph, port: int, seed: int) -> list[int]:
     return torch.randperm(reads, generator=generator).tolist()
 
 
+def check_memory(problem: Problem) -> None:
+    """Refuse what does not fit: of all examples both runs, and each direction's outputs, inputs, queries, keys."""
+    setting, model, examples = problem.setting, problem.model, len(problem.pairs)
+    directions = len(problem.single_directions)
+    needed = setting.needed_bytes(examples, states=directions) + directions * screening_bytes(model, examples)
+    needed += min(ROW_BYTES, needed // 3)  # rows take a quarter of the budget, see `Setting.row_bytes`
+    what = f"ACDC with {examples} examples of {problem.pairs.width} tokens on {model.name}"
+    if setting.has_budget:
+        check_budget(needed, setting.memory, what)
+    if not model.planned_for:  # a plan says by itself what fits the machine that it is for
+        check_free_memory(model, needed, what)
+
+
 class Searcher:
     """Greedy searches on one set of pairs, for several thresholds."""
 
@@ -71,22 +84,11 @@ class Searcher:
         self.problem, self.combine, self.chain = problem, combine, chain
         self.model, self.graph = problem.model, problem.graph
         self.directions = problem.single_directions
-        self._check_memory()
+        check_memory(problem)
         self.order = receiver_order(self.graph)
         self._widest_band = BAND.get(self.model.dtype, _WIDEST_BAND)
         self.runs = [(part, problem.setting.runs(part)) for part in self._batches(batch)]
         self.canonical = _Canonical(self)
-
-    def _check_memory(self) -> None:
-        """Refuse what does not fit: of all examples both runs, and each direction's outputs, inputs, queries, keys."""
-        setting, examples = self.problem.setting, len(self.problem.pairs)
-        needed = setting.needed_bytes(examples, states=len(self.directions))
-        needed += len(self.directions) * screening_bytes(self.model, examples)
-        needed += min(ROW_BYTES, needed // 3)  # rows take a quarter of the budget, see `Setting.row_bytes`
-        what = f"ACDC with {examples} examples of {self.problem.pairs.width} tokens on {self.model.name}"
-        if setting.has_budget:
-            check_budget(needed, setting.memory, what)
-        check_free_memory(self.model, needed, what)
 
     @property
     def row_bytes(self) -> int:
