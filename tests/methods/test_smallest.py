@@ -14,7 +14,7 @@ import gatewise as gw
 from gatewise.compute import Compute
 from gatewise.methods import Eap, Method, Problem, ranked, smallest_circuits
 from gatewise.methods.base import Findings, SearchDirection
-from gatewise.methods.smallest import doubled_sizes, sizes_between, split_rows
+from gatewise.methods.smallest import doubled_sizes, rank_directions, sizes_between, split_rows
 from gatewise.models.model import Model
 from gatewise.statistics import kept_share
 from gatewise.tasks import Task
@@ -48,6 +48,19 @@ def test_the_circuit_keeps_the_share_on_pairs_that_the_search_has_not_seen(
     if direction != "dn":
         assert choice.chosen.accuracy == pytest.approx(evaluation.circuit.accuracy.mean)
         assert choice.chosen.logit_diff == pytest.approx(evaluation.recovered_logit_diff)
+
+
+def test_the_union_of_both_directions_keeps_the_share_on_both_sides(tiny: Model, ioi: Task) -> None:
+    choice = rank_directions(tiny, ioi, "eap", ["ns", "dn"]).smallest_union(0.7)
+    searched, validated = split_rows(len(ioi.train))
+    assert choice.edges is not None
+    ns, dn = (gw.discover(tiny, ioi.train[searched], "eap", side, edges=choice.edges) for side in ("ns", "dn"))
+    assert choice.circuit == ns | dn
+    evaluation = gw.evaluate(tiny, ioi.train[validated], ns | dn, random_circuits=0)
+    assert choice.chosen.shares == pytest.approx({"ns": evaluation.recovered, "dn": evaluation.recovered_dn})
+    assert choice.chosen.share == pytest.approx(evaluation.recovered_both)
+    assert choice.chosen.low >= 0.7
+    assert f"eap ns|dn: {len(ns | dn):,} edges ({choice.edges:,} by each direction) keep" in str(choice)
 
 
 def test_no_smaller_size_that_was_run_reaches_the_goal(tiny: Model, ioi: Task) -> None:

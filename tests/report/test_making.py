@@ -16,6 +16,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.compute import Compute
 from gatewise.gates.discovery import label_agreement
 from gatewise.gates.testing.pair_tables import labels_by_test
+from gatewise.methods.smallest import split_rows
 from gatewise.report import Report, make_report
 from gatewise.report.data import TABLES_PER_PORT
 from gatewise.report.headline import doubts, facts, headline, next_steps, trust
@@ -226,10 +227,12 @@ def test_a_size_by_faithfulness() -> None:
     model = gw.load_model("tiny")
     task = gw.task("ioi", model, examples=24, test_examples=8)
     report = make_report(model, task, faithfulness=0.6, random_circuits=0, examples=1)
-    chosen = gw.discover(model, task, "eap", faithfulness=0.6)
     assert report.choice is not None
-    assert report.searches["ns"][-1] == chosen
-    assert report.sizes[-1] == len(chosen) == report.choice.edges == report.page_data["faithfulness"]["edges"]
+    searched = task.train[split_rows(len(task.train))[0]]
+    ns, dn = (gw.discover(model, searched, "eap", direction, edges=report.sizes[-1]) for direction in ("ns", "dn"))
+    assert report.choice.circuit == ns | dn == report.searches["ns"][-1] | report.searches["dn"][-1]
+    assert report.sizes[-1] == report.choice.edges == report.page_data["faithfulness"]["edges"]
+    assert report.choice.chosen.in_union == len(ns | dn) == report.evaluation.edges
     assert len(report.sizes) > 1
     assert {remark.title: remark.level for remark in trust(report)}["Size"] in ("good", "note")
     assert report.evaluation.direction == "ns|dn"

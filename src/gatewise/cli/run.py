@@ -100,7 +100,8 @@ def run_command(
 ) -> None:
     """Find a task's circuits and gates in a model, measure and test them, and write a report to explore.
 
-    The size is the smallest at which the circuit is as faithful as asked for, on a third of the pairs that the search
+    The size is the smallest at which the circuits of both directions together are as faithful as asked for, under
+    noising and under denoising, on a third of the pairs that the search
     does not see; --edges asks for a size instead. Writes report.html (open it in a browser), gates.safetensors,
     tables.json and evaluation.json, and answers here: how faithful, how complete, which gates, can I trust it, what
     next.

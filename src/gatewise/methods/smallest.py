@@ -1,8 +1,9 @@
 """`smallest_circuits`: ask for quality instead of size. The smallest circuits of a ranking that keep a share of the KL.
 
 A circuit keeps the share 1 - KL(G || C) / KL(G || empty circuit), on the side of its direction: ns by noising, dn by
-denoising. Of ns+dn the smaller of both counts. What has to reach the goal is the lower confidence bound of the share,
-on pairs that the search has not seen: a bootstrap over these pairs, both means resampled together, 95 % one-sided.
+denoising. Of ns+dn, and of a union ns|dn, the smaller of both counts. What has to reach the goal is the lower
+confidence bound of the share, on pairs that the search has not seen: a bootstrap over these pairs, both means resampled
+together, 95 % one-sided.
 
 The curve over sizes is not monotone, so that sizes are scanned from below: from a ten-thousandth of the graph doubled
 up to the first that reaches the goal, then in eight steps from the size before. The first of these that reaches it is
@@ -12,9 +13,9 @@ do worse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -48,8 +49,9 @@ class ScannedSize:
     """What a circuit of one size keeps, on the pairs that sizes are chosen on.
 
     Attributes:
-        edges: Its size.
-        share: Of the KL between the runs that it keeps; of ns+dn the smaller of both sides.
+        edges: Its size; of a union the size of the circuit of each direction.
+        in_union: Edges of the union; None if it is none.
+        share: Of the KL between the runs that it keeps; of both sides, if it is held against both, the smaller.
         low: The lower confidence bound of the share.
         shares: The share by side.
         logit_diff: Normalised logit difference: 0 is the empty circuit, 1 the whole model.
@@ -62,9 +64,13 @@ class ScannedSize:
     shares: Mapping[Direction, float]
     logit_diff: float
     accuracy: float
+    in_union: int | None = None
 
     def __str__(self) -> str:
-        edges = "1 edge keeps" if self.edges == 1 else f"{self.edges:,} edges keep"
+        count = self.edges if self.in_union is None else self.in_union
+        edges = "1 edge keeps" if count == 1 else f"{count:,} edges keep"
+        if self.in_union is not None:
+            edges = f"{count:,} edges ({self.edges:,} by each direction) keep"
         return (
             f"{edges} {self.share:.0%} by KL (at least {self.low:.0%} with {CONFIDENCE:.0%} "
             f"confidence), {self.logit_diff:.0%} of the logit difference, pairwise accuracy {self.accuracy:.0%}"
@@ -82,6 +88,8 @@ class SmallestCircuit:
         most_edges: The largest size that was allowed.
         search_pairs: Pairs that edges were ranked on.
         validation_pairs: Pairs that the size was chosen on.
+        direction: Of the search; `ns|dn` for the union of the circuits of ns and dn.
+        method: Of the search.
     """
 
     faithfulness: float
@@ -90,14 +98,9 @@ class SmallestCircuit:
     most_edges: int
     search_pairs: int
     validation_pairs: int
-    _problem: Problem
-    _ranking: Circuit  # the full graph, with scores
-
-    @property
-    def direction(self) -> SearchDirection:
-        """The direction of the search."""
-        (direction,) = self._problem.directions
-        return direction
+    direction: SearchDirection | Literal["ns|dn"]
+    method: str
+    _cut: Callable[[int], Circuit]  # the circuit of a size
 
     @property
     def circuit(self) -> Circuit | None:
@@ -120,9 +123,7 @@ class SmallestCircuit:
         Returns:
             The circuit, with how its faithfulness was asked for in its provenance.
         """
-        problem = self._problem.with_sizes({self.direction: (edges,)})
-        (circuit,) = cut_ranking(problem, self.direction, self._ranking)
-        return circuit.with_provenance(faithfulness=self.record())
+        return self._cut(edges).with_provenance(faithfulness=self.record())
 
     def reached(self) -> Circuit:
         """Return the circuit, or say that there is none.
@@ -155,7 +156,7 @@ class SmallestCircuit:
         }
 
     def __str__(self) -> str:
-        found_by = f"{self._ranking.provenance['method']} {self.direction}"
+        found_by = f"{self.method} {self.direction}"
         pairs = f"on {self.validation_pairs} pairs that the search has not seen"
         if self.edges is not None:
             return f"{found_by}: {self.chosen}, {pairs}"
@@ -241,21 +242,43 @@ class SizeSearch:
 
     def smallest(self, direction: SearchDirection, faithfulness: float) -> SmallestCircuit:
         """Choose the smallest size in one direction."""
-        problem, ranking = self.problem.only(direction), self.rankings[direction]
-        (most,) = problem.sizes[direction]
+
+        def cut(size: int) -> Circuit:
+            return self.circuits(direction, [size])[0]
+
+        return self._smallest(direction, cut, single_directions_of(direction), faithfulness)
+
+    def smallest_union(self, faithfulness: float) -> SmallestCircuit:
+        """Choose the smallest size at which the circuits of ns and dn together are faithful on both sides."""
+
+        def cut(size: int) -> Circuit:
+            union = self.circuits("ns", [size])[0] | self.circuits("dn", [size])[0]
+            return union.with_provenance(direction="ns|dn")
+
+        return self._smallest("ns|dn", cut, ("ns", "dn"), faithfulness)
+
+    def _smallest(
+        self,
+        name: SearchDirection | Literal["ns|dn"],
+        cut: Callable[[int], Circuit],
+        sides: Sequence[Direction],
+        faithfulness: float,
+    ) -> SmallestCircuit:
+        most = max(size for sizes in self.problem.sizes.values() for size in sizes)  # the same in all directions
         workers = self.workers
         with threads(None if workers is None else 1):
-            scan = _Scan(self.validation, problem, ranking, workers)
+            scan = _Scan(self.validation, name, cut, sides, workers)
             size = scan.find(faithfulness, most)
         return SmallestCircuit(
             faithfulness=faithfulness,
             edges=size,
             scan=tuple(scan.points[edges] for edges in sorted(scan.points)),
             most_edges=most,
-            search_pairs=len(problem.pairs),
+            search_pairs=len(self.problem.pairs),
             validation_pairs=len(self.validation),
-            _problem=problem,
-            _ranking=ranking,
+            direction=name,
+            method=self.method.name,
+            _cut=cut,
         )
 
     def circuits(self, direction: SearchDirection, sizes: Sequence[int]) -> tuple[Circuit, ...]:
@@ -290,12 +313,17 @@ def rank_directions(
 
 
 class _Scan:
-    """Circuits of one ranking on validation pairs, size by size."""
+    """Circuits of growing size on validation pairs."""
 
-    def __init__(self, setting: Setting, problem: Problem, ranking: Circuit, workers: WorkerPool | None) -> None:
-        self.setting, self.problem, self.ranking, self.workers = setting, problem, ranking, workers
-        (self.direction,) = problem.directions
-        self.sides = single_directions_of(self.direction)
+    def __init__(
+        self,
+        setting: Setting,
+        name: str,
+        cut: Callable[[int], Circuit],
+        sides: Sequence[Direction],
+        workers: WorkerPool | None,
+    ) -> None:
+        self.setting, self.name, self.cut, self.sides, self.workers = setting, name, cut, sides, workers
         graph = setting.graph
         self.ends = {side: self._values([graph.full(), graph.empty()], side) for side in self.sides}
         self.whole = torch.stack([self.ends[side][1, _KL] for side in self.sides])  # KL of the empty circuit
@@ -306,14 +334,10 @@ class _Scan:
     def _values(self, circuits: Sequence[Circuit], side: Direction) -> Tensor:
         return example_values(self.setting, circuits, side, self.workers)
 
-    def circuit(self, size: int) -> Circuit:
-        problem = self.problem.with_sizes({self.direction: (size,)})
-        return cut_ranking(problem, self.direction, self.ranking)[0]
-
     def find(self, goal: float, most: int) -> int | None:
         """The size to choose; None if none of at most so many edges reaches the goal."""
         below, sizes = 0, doubled_sizes(max(1, self.setting.graph.n_edges // _FIRST), most)
-        with progress_bar(f"sizes of {self.direction} that keep {goal:.0%}", len(sizes)) as bar:
+        with progress_bar(f"sizes of {self.name} that keep {goal:.0%}", len(sizes)) as bar:
             for size in sizes:
                 bar.advance()
                 if self._reaches(size, goal):
@@ -329,7 +353,7 @@ class _Scan:
         return self.points[size].low >= goal
 
     def _measure(self, size: int) -> ScannedSize:
-        circuit = self.circuit(size)
+        circuit = self.cut(size)
         values = {side: self._values([circuit], side)[0] for side in self.sides}
         left = torch.stack([values[side][_KL] for side in self.sides])
         share, low = kept_share(left, self.whole, CONFIDENCE)
@@ -343,6 +367,7 @@ class _Scan:
             shares=dict(zip(self.sides, shares.tolist(), strict=True)),
             logit_diff=normalise(float(values[first][_LOGIT_DIFF].mean()), empty, full),
             accuracy=float(values[first][_ACCURACY].mean()),
+            in_union=len(circuit) if self.name == "ns|dn" else None,
         )
 
 

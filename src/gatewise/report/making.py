@@ -81,8 +81,9 @@ def make_report(
             `gatewise.methods`.
         edges: Edges of each circuit, or their share of all edges; by default 500. With `faithfulness` the most that are
             allowed, by default 2,000.
-        faithfulness: Instead: the smallest size at which the noising circuit keeps this share of the KL, on a third of
-            the training pairs that the search does not see. If none does, the closest one; the report says so.
+        faithfulness: Instead: the smallest size at which the circuits of both directions together keep this share of
+            the KL, under noising and under denoising, on a third of the training pairs that the search does not see.
+            If none does, the closest one; the report says so.
         sizes: Further, smaller sizes for the curves; by default halved down to 16 for methods that rank once, none for
             methods that would have to search again.
         all_gates: Test all gates, not only the strongest (slow).
@@ -238,7 +239,8 @@ def _search(
             check_faithfulness(faithfulness)
             most = min(_MOST_EDGES, model.graph.n_edges) if edges is None else edges
             search = rank_directions(model, task, method, directions, edges=most, seed=seed, compute=compute)
-            choice = search.smallest("ns", faithfulness)
+            # What the page is about: the circuits of both directions together, held against both.
+            choice = search.smallest_union(faithfulness) if method.directed else search.smallest("ns", faithfulness)
             size = choice.chosen.edges
             all_sizes = _all_sizes(size, sizes, method)
             circuits = {direction: search.circuits(direction, all_sizes) for direction in directions}

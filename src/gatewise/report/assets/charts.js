@@ -61,8 +61,8 @@ function scanChart(record) {
   const x = (size) => left + (Math.log(size) - first) / span * (width - left - right);
   const y = (value) => top + (1 - value) / (1 - low) * (height - top - bottom);
   const title = "Faithfulness against size", marked = record.edges, outline = (key) => scan.map((one) => `${x(one.edges)},${y(one[key])}`).join(" ");
-  const caption = `Share of the KL that the noising circuit keeps on ${plural(record.validation_pairs, "pair")} that the search has not seen; dashed: its lower bound, `
-    + `which has to reach ${percent(record.goal)}. ` + (marked ? `The smallest that does has ${plural(marked, "edge")}.` : `None of at most ${plural(record.most_edges, "edge")} does.`);
+  const caption = `Share of the KL that ${record.scan[0].in_union ? "the circuits of both directions together keep, under noising or denoising, whichever is less," : "the noising circuit keeps"} on ${plural(record.validation_pairs, "pair")} that the search has not seen; dashed: its lower bound, `
+    + `which has to reach ${percent(record.goal)}. ` + (marked ? `The smallest that does has ${plural(marked, "edge")}${record.scan[0].in_union ? " by each direction" : ""}.` : `None of at most ${plural(record.most_edges, "edge")} does.`);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title + ". " + caption });
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     picture.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
@@ -71,13 +71,13 @@ function scanChart(record) {
   for (let size = scan[0].edges; size <= scan.at(-1).edges; size *= 4) {
     picture.append(svg("text", { x: x(size), y: height - bottom + 18, "text-anchor": "middle" }, size.toLocaleString("en")));
   }
-  picture.append(svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "edges"),
+  picture.append(svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, scan[0].in_union ? "edges by each direction" : "edges"),
     svg("line", { x1: left, x2: width - right, y1: y(record.goal), y2: y(record.goal), stroke: ink.soft, "stroke-dasharray": "2 3" }),
     svg("polyline", { points: outline("low"), fill: "none", stroke: ink.ns, "stroke-width": 1.4, "stroke-dasharray": "5 4" }),
     svg("polyline", { points: outline("share"), fill: "none", stroke: ink.ns, "stroke-width": 2.4 }));
   for (const one of scan) {
     picture.append(svg("circle", { cx: x(one.edges), cy: y(one.share), r: one.edges === marked ? 6 : 2.8, fill: ink.ns },
-      svg("title", {}, `${plural(one.edges, "edge")}: ${percent(one.share)} (at least ${percent(one.low)}), logit difference ${percent(one.logit_diff)}, accuracy ${percent(one.accuracy)}`)));
+      svg("title", {}, `${plural(one.in_union || one.edges, "edge")}: ${percent(one.share)} (at least ${percent(one.low)}), logit difference ${percent(one.logit_diff)}, accuracy ${percent(one.accuracy)}`)));
   }
   if (marked) picture.append(svg("line", { class: "now", x1: x(marked), x2: x(marked), y1: top, y2: height - bottom }));
   return el("div", { class: "chart", id: "scan" }, el("h3", {}, title), el("p", { class: "caption" }, caption), picture);
