@@ -78,6 +78,7 @@ CALLS: dict[str, Callable[[Model, Task], Any]] = {
     "score_edges, eap-ig on KL": lambda model, task: gw.score_edges(model, task, "eap-ig", metric="kl").values,
     "score_edges, own metric": lambda model, task: gw.score_edges(model, task, metric=own_metric).values,
     "score_edges, half": lambda model, task: gw.score_edges(model, task, metric=Metric("half", half)).values,
+    "resample_circuit": lambda model, task: gw.resample_circuit(model, task, edges=50, resamples=20).inclusion,
     "score_examples": lambda model, task: score_examples(model, task).mean().values,
     "score_edges, zero": lambda model, task: gw.score_edges(model, task, ablation="zero").values,
     "score_edges, noise": lambda model, task: gw.score_edges(model, task, ablation="noise").values,
