@@ -19,7 +19,7 @@ from gatewise.circuits.selection import select_edges
 from gatewise.methods import score_examples
 from gatewise.methods.example_scores import ExampleScores
 from gatewise.models.synthetic.random_circuits import random_logic_model
-from gatewise.specificity.confidence import resample_scores, resampled_units
+from gatewise.validity.confidence import resample_scores, resampled_units
 
 KINDS = ("ioi", "gt", "sa", "synthetic", "synthetic")
 SIZES, EXAMPLES, POOL = (50, 100, 200, 500), (16, 32, 64), 1_000

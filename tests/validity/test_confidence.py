@@ -16,10 +16,10 @@ from gatewise.errors import GatewiseError
 from gatewise.methods import score_examples
 from gatewise.methods.example_scores import ExampleScores
 from gatewise.models.model import Model
-from gatewise.specificity import resample_circuit, resample_scores
-from gatewise.specificity.confidence import resample_weights, resampled_units
 from gatewise.tasks import Task
 from gatewise.tasks.pairs import Pairs
+from gatewise.validity import resample_circuit, resample_scores
+from gatewise.validity.confidence import resample_weights, resampled_units
 
 
 @pytest.fixture(scope="module")
