@@ -11,14 +11,19 @@ One ranking by noising on 64 pairs, and what its circuits keep of the KL between
 - in an untrained model of the same shape (a fourth training): whatever it keeps there is not a task, since that model
   cannot do it. Its accuracy and its KL between the runs say so.
 
-And how steady it is: the Jaccard index of circuits by two seeds on the same pairs, and on redrawn pairs, beside EAP's.
-Writes bench/results/ranking-controls-MODEL-TASK.json and prints a table.
+What more steps give: the KL of trainings of 100, 200, 350 (the default) and 700 steps, with their cost in F, the CPU
+time of a forward pass of 32 pairs. And how steady it is: the Jaccard index of circuits by two seeds on the same pairs,
+and on redrawn pairs, beside EAP's, and beside Edge Pruning's at `--edge-pruning EDGES`, which trains for each size.
+
+Searches are in `--store`: what was interrupted goes on. Writes RESULTS/ranking-controls-MODEL-TASK.json, prints tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,8 +41,14 @@ from gatewise.models.model import Model
 from gatewise.statistics import kl_divergence, log_probabilities
 from gatewise.tasks.pairs import Pairs
 
-SIZES = {"smollm2-135m": (100, 200, 500, 1000, 2000, 5000), "gemma3-270m": (50, 100, 200, 500, 1000, 2000)}
+SIZES = {
+    "smollm2-135m": (100, 200, 500, 1000, 2000, 5000),
+    "gemma3-270m": (50, 100, 200, 500, 1000, 2000),
+    "tiny": (10, 20, 50, 100, 200),
+}
 SEARCHED, HELD_OUT = 64, 128
+STEPS = (100, 200, 350, 700)
+PLAIN_PAIRS = 32  # of F
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -57,8 +68,27 @@ def kept(model: Model, pairs: Pairs, circuits: Sequence[Circuit], **options: Any
     }
 
 
-def search(model: Model, pairs: Pairs, method: str | Method, sizes: Sequence[int], seed: int) -> tuple[Circuit, ...]:
-    return discover_all(model, pairs, method, ["ns"], sizes=sizes, seed=seed)["ns"]
+class Searches:
+    """Searches by noising, each of which is done once."""
+
+    def __init__(self, store: str) -> None:
+        self.compute = gw.Compute(store=store)
+
+    def __call__(
+        self, model: Model, pairs: Pairs, method: str | Method, sizes: Sequence[int], seed: int
+    ) -> tuple[Circuit, ...]:
+        return discover_all(model, pairs, method, ["ns"], sizes=sizes, seed=seed, compute=self.compute)["ns"]
+
+
+def plain_seconds(model: Model, pairs: Pairs) -> float:
+    """Return F in CPU seconds: transformers' own forward pass of 32 pairs, the median of five."""
+    seconds = []
+    for _ in range(5):
+        begin = time.process_time()
+        with torch.no_grad():
+            model.hf(pairs[:PLAIN_PAIRS].clean)
+        seconds.append(time.process_time() - begin)
+    return statistics.median(seconds)
 
 
 def by_templates(pairs: Pairs) -> tuple[Pairs, Pairs]:
@@ -83,7 +113,22 @@ def overlap(first: Sequence[Circuit], second: Sequence[Circuit]) -> list[float]:
     return [len(a & b) / len(a | b) for a, b in zip(first, second, strict=True)]
 
 
-def controls(name: str, task: str, other: str | None, seed: int) -> dict[str, Any]:
+def cost_of_steps(
+    model: Model, data: gw.Task, sizes: Sequence[int], seed: int, search: Searches
+) -> list[dict[str, Any]]:
+    """Measure what trainings of more steps cost and give."""
+    plain = plain_seconds(model, data.train)
+    rows = []
+    for steps in STEPS:
+        circuits = search(model, data.train, Ranking(steps=steps), sizes, seed)
+        cost = float(circuits[0].provenance["time"]["cpu_seconds"])
+        rows.append({"steps": steps, "cost_f": cost / plain, **kept(model, data.test, circuits)})
+    return rows
+
+
+def controls(
+    name: str, task: str, other: str | None, seed: int, edge_pruning: int | None, search: Searches
+) -> dict[str, Any]:
     """Run all controls of one model and task."""
     model, sizes = gw.load_model(name), SIZES[name]
     data = gw.task(task, model, examples=SEARCHED, test_examples=HELD_OUT, seed=seed)
@@ -115,7 +160,22 @@ def controls(name: str, task: str, other: str | None, seed: int) -> dict[str, An
             "same pairs, other seed": overlap(first, search(model, data.train, method, sizes, seed + 1)),
             "redrawn pairs": overlap(first, search(model, redrawn, method, sizes, seed + 1)),
         }
-    return {"model": name, "task": task, "seed": seed, "sizes": list(sizes), "kept": measured, "jaccard": steadiness}
+    if edge_pruning is not None:
+        size = (edge_pruning,)
+        first = search(model, data.train, "edge-pruning", size, seed)
+        steadiness[f"edge-pruning at {edge_pruning}"] = {
+            "same pairs, other seed": overlap(first, search(model, data.train, "edge-pruning", size, seed + 1)),
+            "redrawn pairs": overlap(first, search(model, redrawn, "edge-pruning", size, seed + 1)),
+        }
+    return {
+        "model": name,
+        "task": task,
+        "seed": seed,
+        "sizes": list(sizes),
+        "kept": measured,
+        "steps": cost_of_steps(model, data, sizes, seed, search),
+        "jaccard": steadiness,
+    }
 
 
 def table(result: dict[str, Any]) -> Table:
@@ -132,18 +192,36 @@ def table(result: dict[str, Any]) -> Table:
     return shown
 
 
+def table_of_steps(result: dict[str, Any]) -> Table:
+    """Make a table of KL by steps and size."""
+    shown = Table(title=f"KL on held-out pairs, {result['model']}, {result['task']}")
+    for column in ("steps", "cost in F", *(f"{size:,}" for size in result["sizes"])):
+        shown.add_column(column)
+    for row in result["steps"]:
+        shown.add_row(str(row["steps"]), f"{row['cost_f']:.0f}", *(f"{kl:.3f}" for kl in row["kl"]))
+    return shown
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Controls of learned ranking.")
     parser.add_argument("--model", default="smollm2-135m", choices=SIZES)
     parser.add_argument("--task", default="ioi")
     parser.add_argument("--other", help="the same task with another corruption")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--edge-pruning", type=int, metavar="EDGES", help="also how steady Edge Pruning is at this size"
+    )
+    parser.add_argument("--store", default=str(RESULTS / "store"), help="where searches are kept")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
     args = parser.parse_args()
-    result = controls(args.model, args.task, args.other, args.seed) | {"environment": environment("cpu")}
-    RESULTS.mkdir(exist_ok=True)
+    result = controls(args.model, args.task, args.other, args.seed, args.edge_pruning, Searches(args.store))
+    result["environment"] = environment("cpu")
+    args.out.mkdir(parents=True, exist_ok=True)
     name = f"ranking-controls-{args.model}-{args.task}.json"
-    (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n")
-    Console(width=130).print(table(result))
+    (args.out / name).write_text(json.dumps(result, indent=1) + "\n")
+    console = Console(width=130)
+    console.print(table(result))
+    console.print(table_of_steps(result))
 
 
 if __name__ == "__main__":

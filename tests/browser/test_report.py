@@ -122,7 +122,8 @@ def test_slider_and_choice_of_circuit(open_page: Open, data: dict[str, Any], fou
         page.locator(f"#which input[value='{name}']").check(force=True)
         assert names(page) == set(found.circuits(1)[name])
         expected = round(100 * found.curves[name][1].recovered_logit_diff)
-        assert f"Faithful: {faithful(found.curves[name][1]).answer}." in page.locator("#measured").inner_text()
+        measured = page.locator("#measured").inner_text()
+        assert f"Faithful: {faithful(found.curves[name][1]).answer}; it keeps {expected} % (" in measured
         title = {"ns": "noising", "dn": "denoising", "ns+dn": "joint"}[name]  # captions follow the choice
         assert (
             f"The {title} circuit of {len(found.circuits(1)[name])} edges: {expected} %"
@@ -151,9 +152,12 @@ def test_hover_shows_scores_gate_and_truth_table(open_page: Open, data: dict[str
     by = {"AND": "noising only", "OR": "denoising only", "ADDER": "both directions"}
     assert f"found by {by[found.gates.label(name)]}" in tip.inner_text()  # type: ignore[index]
     assert "normalised effect" in tip.inner_text()
-    score = float(found.gates.ns.scores[found.graph.index(name)])  # type: ignore[index]
-    line = re.search(r"^noising\t(\S+)", tip.inner_text().replace("\u2212", "-"), flags=re.MULTILINE)
-    assert float(line[1]) == pytest.approx(score, rel=0.006)  # type: ignore[index]
+    index = found.graph.index(name)
+    assert found.calibration is not None
+    line = re.search(r"^noising\t(\S+)\t(\S+)", tip.inner_text().replace("\u2212", "-"), flags=re.MULTILINE)
+    assert line is not None
+    assert float(line[1]) == pytest.approx(found.calibration["ns"].exact[index], abs=0.006)
+    assert float(line[2]) == pytest.approx(float(found.gates.ns.scores[index]), rel=0.006)  # type: ignore[index]
     page.mouse.move(5, 5)
     tip.wait_for(state="hidden")
 
@@ -453,7 +457,7 @@ def test_text_stays_text(open_page: Open, data: dict[str, Any]) -> None:
     for on in data["nodes"]["of"].values():
         for one in on:
             for side in ("clean", "corrupted"):
-                one["direct"][side]["promoted"][0][0] = one["direct"][side]["suppressed"][0][0] = HOSTILE
+                one["direct"][side]["promoted"] = one["direct"][side]["suppressed"] = [[HOSTILE, 1.0]]
     for gate in data["gates"]["tested"]:
         gate["label"] = HOSTILE
         gate["groups"] = {

@@ -4,7 +4,8 @@
                 difference between the runs: what a node's change does to the logit difference to first order, on all
                 paths to the output (`engine/patching/node_patching.py`)
     direct      what a node writes at the answer position, taken straight through the final norm (its factor held at the
-                whole run's) and the unembedding: logits of tokens above the mean of the vocabulary
+                whole run's) and the unembedding: logits of tokens above the mean of the vocabulary; tokens are listed
+                if a random output of the same length would seldom move any token so far
     attention   attention weights of a head, from the answer position and from the positions where its effect is largest
 
 Only the nodes asked for are unembedded, one prompt after the other.
@@ -12,7 +13,6 @@ Only the nodes asked for are unembedded, one prompt after the other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -37,6 +37,7 @@ _LEAST_EFFECT = 0.005  # normalised, that a position needs to be listed
 _LEAST_WEIGHT = 0.01
 _LISTED = 12  # entries of a row of attention, or positions of an effect
 _LOGITS = 2**25  # entries of logits at a time
+_RANDOM_DIRECTIONS = 32  # to measure how large logits are by chance
 
 Tokens = tuple[tuple[str, float], ...]  # with their logits
 Sparse = tuple[tuple[int, float], ...]  # (position, value), the largest first
@@ -66,8 +67,8 @@ class DirectEffect:
 
     correct: float  # on the correct answers, their mean
     incorrect: float
-    promoted: Tokens  # the tokens that it pushes up most
-    suppressed: Tokens  # down most
+    promoted: Tokens  # the tokens that it pushes up most, beyond what a random output of its length does
+    suppressed: Tokens  # down most, likewise
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,10 @@ def shown_nodes(model: Model, pairs: Pairs, nodes: Sequence[str]) -> ShownNodes:
     singles = [pairs[i : i + 1] for i in range(len(pairs))]  # one by one: no padding
     runs = [NodePatching(setting, Batch(i, pair)) for i, pair in enumerate(singles)]
     total = torch.stack([run.total_effect.mean() for run in runs]).mean()
+    random_peak = measure_random_peak(model)
     effects, behaviours = [], []
     for run, pair in zip(runs, singles, strict=True):
-        effect, behaviour = _on_prompt(run, pair, senders, total)
+        effect, behaviour = _on_prompt(run, pair, senders, total, random_peak)
         effects.append(effect.sum(dim=-1).tolist())
         behaviours.append(behaviour)
     names = [model.graph.senders[sender] for sender in senders]
@@ -114,14 +116,16 @@ def _prompt(model: Model, pair: Pairs) -> ShownPrompt:
     return ShownPrompt(*(token_texts(model, row[row >= 0]) for row in tokens))
 
 
-def _on_prompt(on: NodePatching, pair: Pairs, senders: Sequence[int], total: Tensor) -> tuple[Tensor, list[OnPrompt]]:
+def _on_prompt(
+    on: NodePatching, pair: Pairs, senders: Sequence[int], total: Tensor, random_peak: float
+) -> tuple[Tensor, list[OnPrompt]]:
     """Effects by position [node, window] and everything else, of one pair."""
     start = on.layout.start
     gradients = torch.stack([on.gradient(sender)[0] for sender in senders])
     written = on.delta[rows_of(senders, on.delta.device), 0]
     effects = ((gradients * written).sum(dim=-1, dtype=widest_float(written.device)) / total).cpu().double()
     patterns = _patterns(on, {on.graph.sublayer_of_sender[sender] for sender in senders})
-    direct = {side: _direct(on, pair, senders, side) for side in SIDES}
+    direct = {side: _direct(on, pair, senders, side, random_peak) for side in SIDES}
     behaviours = []
     for i, sender in enumerate(senders):
         sublayer = on.graph.sublayer_of_sender[sender]
@@ -169,33 +173,54 @@ def _sparse(values: Tensor, least: float, first: int = 0) -> Sparse:
     return tuple((first + i, float(values[i])) for i in order if abs(float(values[i])) >= least)
 
 
-def _direct(on: NodePatching, pair: Pairs, senders: Sequence[int], side: SideName) -> list[DirectEffect]:
+def _direct(
+    on: NodePatching, pair: Pairs, senders: Sequence[int], side: SideName, random_peak: float
+) -> list[DirectEffect]:
     """What nodes write at the answer position of one side, as logits above the mean of the vocabulary."""
     model, norm = on.model, on.model.final_norm
     run = on.runs.clean if side == "clean" else on.runs.corrupted
     written = run.outputs[rows_of(senders, model.device), 0, -1]
+    noise = random_peak * written.norm(dim=-1)
     if isinstance(norm, Norm):
-        written = norm.share(written, norm.standardise(bases(model, run.outputs)[-1][0, -1])[1])
+        scale = norm.standardise(bases(model, run.outputs)[-1][0, -1])[1]
+        written, noise = norm.share(written, scale), noise * scale
     answers = [on_device(tokens[tokens >= 0], model.device) for tokens in (pair.correct[0], pair.incorrect[0])]
     shown = min(_TOKENS, model.vocabulary_size)
     effects = []
-    for part in written.split(max(1, _LOGITS // model.vocabulary_size)):  # few nodes at a time: vocabularies are large
-        logits = F.linear(part, model.head)
-        logits = logits - logits.mean(dim=-1, keepdim=True)
+    at_a_time = max(1, _LOGITS // model.vocabulary_size)  # few nodes at a time: vocabularies are large
+    for part, limits in zip(written.split(at_a_time), noise.split(at_a_time), strict=True):
+        logits = _centred_logits(model, part)
         on_answers = [logits[:, tokens].mean(dim=-1) for tokens in answers]
-        extremes = [*logits.topk(shown), *logits.topk(shown, largest=False), _noise(model, part)]
-        for correct, incorrect, *rest, noise in zip(*fetched([*on_answers, *extremes]), strict=True):
-            promoted, suppressed = (_texts(model, *rest[i : i + 2], least=float(noise)) for i in (0, 2))
+        extremes = [*logits.topk(shown), *logits.topk(shown, largest=False), limits]
+        for correct, incorrect, *rest, limit in zip(*fetched([*on_answers, *extremes]), strict=True):
+            promoted, suppressed = (_texts(model, *rest[i : i + 2], least=float(limit)) for i in (0, 2))
             effects.append(DirectEffect(float(correct), float(incorrect), promoted, suppressed))
     return effects
 
 
-def _noise(model: Model, written: Tensor) -> Tensor:
-    """The largest logit that a random direction as long as what a node writes gives to any token, about. [node]"""
-    # Logits of a random direction are normal with this deviation; the largest of V of them is sqrt(2 ln V) deviations.
-    largest = math.sqrt(2 * math.log(model.vocabulary_size) / model.head.numel())
-    noise: Tensor = written.norm(dim=-1) * model.head.norm() * largest
-    return noise
+def _centred_logits(model: Model, written: Tensor) -> Tensor:
+    """Logits above the mean of the vocabulary. [..., vocabulary]"""
+    logits = F.linear(written, model.head)
+    return logits - logits.mean(dim=-1, keepdim=True)
+
+
+def measure_random_peak(model: Model) -> float:
+    """Measure the largest logit, by size, that random outputs of length 1 give to any token: what is noise.
+
+    Args:
+        model: Whose final norm, its factor held at 1, and unembedding they go through.
+
+    Returns:
+        The mean over random directions, the same at every call.
+    """
+    drawn = torch.randn(_RANDOM_DIRECTIONS, model.head.shape[1], generator=torch.Generator().manual_seed(0))
+    directions = on_device(F.normalize(drawn, dim=-1), model.device).to(model.dtype)
+    if isinstance(model.final_norm, Norm):
+        directions = model.final_norm.share(directions, torch.ones_like(directions[:, :1]))
+    peaks = []
+    for part in directions.split(max(1, _LOGITS // model.vocabulary_size)):
+        peaks.append(_centred_logits(model, part).abs().amax(dim=-1))
+    return float(torch.cat(peaks).mean())
 
 
 def _texts(model: Model, values: Tensor, tokens: Tensor, *, least: float) -> Tokens:

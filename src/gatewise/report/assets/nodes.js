@@ -33,12 +33,12 @@ function writesPart(prompt, one) {
   const shown = (text) => `“${tokenText(text).trim() || tokenText(text)}”`, some = (texts) => texts.slice(0, 2).map(shown).join(", ") + (texts.length > 2 ? " …" : "");
   const most = Math.max(0.01, ...["clean", "corrupted"].flatMap((side) => [one.direct[side].correct, one.direct[side].incorrect].map(Math.abs)));
   const cell = (value) => el("td", { class: "cell" }, el("div", { class: "signed-bar" }, signedBar(value / most)), el("span", {}, signed(value)));
-  const words = (list) => el("td", { class: "words" }, list.map(([text, value]) => el("span", { title: signed(value) }, tokenText(text).trim() || tokenText(text))));
+  const words = (list) => el("td", { class: "words" }, list.length ? "" : el("span", { class: "muted", title: "none beyond what a random output of its length does" }, "none"), list.map(([text, value]) => el("span", { title: signed(value) }, tokenText(text).trim() || tokenText(text))));
   return [el("table", { class: "writes" }, el("thead", {}, row("th", ["direct effect", "clean", "corrupted"])),
     el("tbody", {}, ["correct", "incorrect"].map((kind) => el("tr", {}, el("td", {}, `${kind} `, el("span", { class: "muted" }, some(prompt[kind]))), cell(one.direct.clean[kind]), cell(one.direct.corrupted[kind]))),
       el("tr", {}, el("td", {}, "tokens up"), words(one.direct.clean.promoted), words(one.direct.corrupted.promoted)),
       el("tr", {}, el("td", {}, "tokens down"), words(one.direct.clean.suppressed), words(one.direct.corrupted.suppressed)))),
-    el("p", { class: "muted small" }, "What it writes at the answer, straight through the final norm and the unembedding: logits above the mean of the vocabulary. What it does through later nodes is not in them.")];
+    el("p", { class: "muted small" }, "What it writes at the answer, straight through the final norm and the unembedding: logits above the mean of the vocabulary; tokens only beyond what a random output of the same length does. What it does through later nodes is not in them.")];
 }
 function signedBar(share) {
   const width = Math.min(1, Math.abs(share)) * 50;

@@ -14,7 +14,7 @@ function showHeadline() {
     versions.gatewise && `gatewise ${versions.gatewise}`].filter(Boolean).join(" · ");
   fill($("facts"), data.facts.map((fact) => {
     const total = data.proportions.reduce((sum, one) => sum + one.edges, 0) || 1;
-    const top = fact.answer ? el("p", { class: "big" }, fact.answer[0].toUpperCase() + fact.answer.slice(1))
+    const top = fact.answer ? el("p", { class: fact.answer.length > 16 ? "big long" : "big" }, fact.answer[0].toUpperCase() + fact.answer.slice(1))
       : [el("p", { class: "big" }, total.toLocaleString("en"), " edges"), el("div", { class: "bar", role: "presentation" },
         data.proportions.map((one) => el("span", { class: kindOf(one.type), width: 100 * one.edges / total + "%" })))];
     return el("div", { class: "fact" }, el("p", { class: "question" }, fact.title), top, el("p", { class: "small" }, fact.text));
