@@ -15,7 +15,7 @@ COMPARED = $(if $(wildcard $(PEERS)),--peers $(PEERS) --out $(ACDC))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two pips at once would spoil the environment
-.PHONY: help demo test coverage browser lint format hooks docs pictures notebook bench bench-long bench-peers \
+.PHONY: help demo test coverage browser lint format hooks docs pictures notebook bench coverage-study bench-long bench-peers \
 	scaling frontier fuzz attack torture torture-ray tiny dist clean
 
 help: ## show this list
@@ -62,6 +62,9 @@ bench: $(RUN) ## speed and memory, in units of a plain forward pass, beside Auto
 	$(BIN)/python bench/command.py
 	$(BIN)/python bench/acdc.py $(COMPARED)
 	$(if $(wildcard $(PEERS)),$(BIN)/python bench/beside.py --peers $(PEERS) --acdc $(ACDC))
+
+coverage-study: $(RUN) ## whether intervals of the Jaccard index hold what independent draws of pairs agree on (1 minute)
+	OMP_NUM_THREADS=1 $(BIN)/python bench/coverage_study.py
 
 bench-long: $(RUN) ## searches that take minutes each: by ACDC, with two threads, and by Edge Pruning (an hour in all)
 	$(BIN)/python bench/acdc.py --long --threads 1 $(COMPARED)

@@ -29,6 +29,7 @@ from gatewise.gates.testing.partners import edge_partners
 from gatewise.gates.testing.replication import replicate
 from gatewise.methods.acdc.method import Acdc
 from gatewise.methods.edge_pruning.method import EdgePruning
+from gatewise.methods.example_scores import score_examples
 from gatewise.methods.ranking.method import Ranking
 from gatewise.methods.smallest import smallest_circuits
 from gatewise.models.model import Model
@@ -77,6 +78,11 @@ CALLS: dict[str, Callable[[Model, Task], Any]] = {
     "score_edges, eap-ig on KL": lambda model, task: gw.score_edges(model, task, "eap-ig", metric="kl").values,
     "score_edges, own metric": lambda model, task: gw.score_edges(model, task, metric=own_metric).values,
     "score_edges, half": lambda model, task: gw.score_edges(model, task, metric=Metric("half", half)).values,
+    "resample_circuit": lambda model, task: gw.resample_circuit(model, task, edges=50, resamples=20).inclusion,
+    "specificity": lambda model, task: gw.specificity(
+        model, {"ioi": task, "sa": gw.task("sa", model, examples=4)}, edges=60, random_circuits=1, text=False
+    ),
+    "score_examples": lambda model, task: score_examples(model, task).mean().values,
     "score_edges, zero": lambda model, task: gw.score_edges(model, task, ablation="zero").values,
     "score_edges, noise": lambda model, task: gw.score_edges(model, task, ablation="noise").values,
     "discover": lambda model, task: gw.discover(model, task, "eap", "ns+dn", edges=100),

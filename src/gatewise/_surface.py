@@ -14,4 +14,5 @@ from gatewise.gates import Gates as Gates, find_gates as find_gates, test_gate a
 from gatewise.methods import discover as discover, discover_all as discover_all, score_edges as score_edges
 from gatewise.models import Model as Model, load_model as load_model
 from gatewise.report import make_report as make_report
+from gatewise.validity import resample_circuit as resample_circuit, specificity as specificity
 from gatewise.tasks import Pairs as Pairs, Task as Task, task as task

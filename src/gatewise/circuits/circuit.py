@@ -194,6 +194,40 @@ class Circuit:
             graph, [i for i, sender, receiver in edges if sender in reached and receiver in useful]
         )
 
+    @property
+    def inclusion(self) -> Mapping[str, float]:
+        """Share of resamples of the pairs whose circuit of this size contains each edge, by its name.
+
+        Raises:
+            GatewiseError: The circuit was not resampled.
+        """
+        known = self.provenance.get("confidence")
+        shares = known.get("inclusion") if isinstance(known, Mapping) else None
+        if not isinstance(shares, Mapping):
+            raise GatewiseError(
+                "this circuit was not resampled, so it does not know how sure its edges are. Use the circuit of "
+                "gw.resample_circuit(model, task, method, direction, edges=...)."
+            )
+        return shares
+
+    def confident(self, share: float = 0.95) -> Circuit:
+        """Keep the edges that nearly every resample of the pairs contains.
+
+        Args:
+            share: The least share of resamples, above 0 and up to 1.
+
+        Returns:
+            The edges that are in at least that share. The rest, `circuit - circuit.confident()`, is doubtful.
+
+        Raises:
+            GatewiseError: The circuit was not resampled, or the share is none.
+        """
+        if not 0 < share <= 1:
+            raise GatewiseError(f"share is above 0 and at most 1, such as 0.95; got {share!r}.")
+        shares = self.inclusion
+        sure = [index for index in self.indices if shares.get(self.graph.edges[index], 0.0) >= share]
+        return Circuit(self.graph, Circuit.from_indices(self.graph, sure).mask, self.scores, self.provenance)
+
     def with_provenance(self, **entries: Any) -> Circuit:
         """Add entries to the provenance.
 

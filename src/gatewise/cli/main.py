@@ -26,6 +26,7 @@ from gatewise.cli.reconcile import reconcile_command
 from gatewise.cli.run import run_command
 from gatewise.cli.runs import runs_app
 from gatewise.cli.smallest import smallest_command
+from gatewise.cli.specificity import specificity_command
 from gatewise.cli.sweep import sweep_command
 from gatewise.cli.tasks import tasks_app
 from gatewise.errors import GatewiseError, printable
@@ -73,6 +74,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "draw": draw_command,
         "test-gate": test_gate_command,
         "compare": compare_command,
+        "specificity": specificity_command,
         "reconcile": reconcile_command,
         "mib": mib_command,
     },

@@ -46,7 +46,7 @@ def list_command(store: StoreLocation, as_json: JsonOption = False) -> None:
     for column in (0, 2, 3):
         table.columns[column].no_wrap = True
     for entry in entries:
-        kind = "" if entry.kind in ("circuits", "json", "checkpoint") else f"{entry.kind}: "
+        kind = "" if entry.kind in ("circuits", "json", "array", "checkpoint") else f"{entry.kind}: "
         modified = _when(entry)[:16].replace("T", " ")
         table.add_row(entry.key[:8], Text(kind + entry.summary), f"{entry.bytes:,}", modified)
     Console().print(table)

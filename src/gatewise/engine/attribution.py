@@ -9,7 +9,8 @@ of attention is the gradient at every query, key and value *per query head*, bef
 is left between there and the port is a projection and a norm, whose transposed Jacobian is applied in `_gather` and
 `_spell_out`. All scores of a sublayer are then one matrix product; and the ports' gradients sum up to the stream's,
 which saves going back through the projections once more. Scores are linear in the gradients, so that those of several
-runs (EAP-IG) are summed while they are small.
+runs (EAP-IG) are summed while they are small. On request examples are not summed over: as many operations, and a matrix
+of scores for each example.
 
 A gradient rule (models/gradient_rules.py) may say another gradient where the model is not linear. Runs stay what they
 are.
@@ -73,10 +74,15 @@ class SublayerGradient:
 
 
 class Attribution:
-    """Both sides of one batch of a setting, ready to be attributed by gradients of a rule."""
+    """Both sides of one batch of a setting, ready to be attributed by gradients of a rule.
 
-    def __init__(self, setting: Setting, batch: Batch, rule: GradientRule = PLAIN) -> None:
-        self.setting, self.batch, self.rule = setting, batch, rule
+    per_example: scores of every example, [example, port, sender], in the place of their sum over examples.
+    """
+
+    def __init__(
+        self, setting: Setting, batch: Batch, rule: GradientRule = PLAIN, *, per_example: bool = False
+    ) -> None:
+        self.setting, self.batch, self.rule, self.per_example = setting, batch, rule, per_example
         self.model, self.pairs = setting.model, batch.pairs
         self.layout = lay_out(self.model, self.pairs, share_prefix=setting.ablation == "patching")
         self.prefix = prefix_of(self.model, self.pairs.clean, self.layout)
@@ -215,9 +221,10 @@ class Attribution:
         return _Reading(x, (ports,), out), out.detach()
 
     def _scores(self, run: _Run, metric: Distance, buffer: Tensor) -> Tensor:
-        """Of the gradients of one run. [port, sender], 0 where there is no edge"""
+        """Of the gradients of one run. [port, sender] or [example, port, sender], 0 where there is no edge"""
         graph = self.model.graph
-        scores = self._difference.new_zeros(len(graph.ports), len(graph.senders))
+        examples = (len(self.pairs),) if self.per_example else ()
+        scores = self._difference.new_zeros(*examples, len(graph.ports), len(graph.senders))
 
         def through(index: int, gradient: SublayerGradient) -> Tensor:
             into_ports = self._spell_out(index, gradient, buffer)
@@ -286,7 +293,11 @@ class Attribution:
         graph = self.model.graph
         reads = graph.sublayers[index + 1].reads
         seen = self._difference[:reads, :, -into_ports.shape[2] :]
-        scores[graph.port_slices[index + 1], :reads] += into_ports.flatten(1) @ seen.flatten(1).T
+        if self.per_example:  # one product per example: views, no copies
+            products = into_ports.flatten(2).movedim(1, 0) @ seen.flatten(2).movedim(1, 0).transpose(1, 2)
+        else:
+            products = into_ports.flatten(1) @ seen.flatten(1).T
+        scores[..., graph.port_slices[index + 1], :reads] += products
 
 
 def _columns(model: Model, window: int) -> list[int]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gatewise.methods.eap import Eap as Eap
     from gatewise.methods.eap import EapIg as EapIg
     from gatewise.methods.edge_pruning.method import EdgePruning as EdgePruning
+    from gatewise.methods.exact import Exact as Exact
+    from gatewise.methods.example_scores import ExampleScores as ExampleScores
+    from gatewise.methods.example_scores import score_examples as score_examples
     from gatewise.methods.ranking.method import Ranking as Ranking
     from gatewise.methods.registry import find_method as find_method
     from gatewise.methods.scores import Scores as Scores
@@ -33,6 +36,8 @@ _NAMES = {  # of the package, by where they are defined
     "discovery": "discover discover_all score_edges",
     "eap": "Eap EapIg",
     "edge_pruning.method": "EdgePruning",
+    "exact": "Exact",
+    "example_scores": "ExampleScores score_examples",
     "ranking.method": "Ranking",
     "registry": "find_method",
     "scores": "Scores",

@@ -17,7 +17,7 @@ from gatewise.circuits.circuit import Circuit
 from gatewise.circuits.graph import Graph
 from gatewise.circuits.selection import Selection, select_each
 from gatewise.engine.runs.activations import Direction
-from gatewise.engine.setting import SIDES, Setting
+from gatewise.engine.setting import SIDES, Batch, Setting
 from gatewise.errors import GatewiseError, suggestion
 from gatewise.methods.parameters import parameters_of
 from gatewise.models.model import Model
@@ -147,6 +147,7 @@ class Method(ABC):
     # circuits are cut from it by |score|.
     ranks_once: ClassVar[bool] = False
     additive: ClassVar[bool] = False  # True: scores are means over examples
+    scores_examples: ClassVar[bool] = False  # True: `score_batch` scores edges on each example alone
     seeded: ClassVar[bool] = False  # True: trained from random draws, so that another seed finds another circuit
     threshold_meaning: ClassVar[str] = ""  # unit of `threshold`
     saves_parts: ClassVar[bool] = False  # True: parts save their state in the checkpoint of the problem they are given
@@ -230,6 +231,24 @@ class Method(ABC):
             The method to search with, some of whose parameters may differ, and its threshold.
         """
         raise GatewiseError(f"{self.name} does not say which threshold means a share of the effect; give a threshold.")
+
+    def score_batch(self, problem: Problem, batch: Batch) -> Tensor:
+        """Score edges on each example of a batch alone: the mean over all examples is the method's score.
+
+        Args:
+            problem: With one direction.
+            batch: Some of its examples.
+
+        Returns:
+            On the CPU. [example, edge]
+
+        Raises:
+            GatewiseError: The method has no scores of single examples.
+        """
+        raise GatewiseError(
+            f"{self.name} does not score single examples: it searches on all of them at once. Use 'eap', 'eap-ig' or "
+            f"'exact' where scores of examples are needed."
+        )
 
     # One search in parts, which workers do in any order with the result of one process. By default it is one part.
 

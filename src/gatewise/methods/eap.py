@@ -44,6 +44,7 @@ class _LinearEstimate(Method):
 
     ranks_once = True
     additive = True
+    scores_examples = True
     version = "2"  # since scores are positive where an edge helps
     threshold_meaning = "smallest |score|, in units of the logit difference"
 
@@ -78,17 +79,26 @@ class _LinearEstimate(Method):
 
     def _scores(self, problem: Problem, batch: Batch) -> Tensor:
         """Sum scores over the examples of a micro-batch, in float64. [estimate, edge]"""
-        scores = problem.graph.vector(self.attribute(self._attribution(problem, batch), problem)).cpu()
+        return self._estimates(problem, batch).cpu().double()
+
+    def score_batch(self, problem: Problem, batch: Batch) -> Tensor:
+        """Score edges on each example of a batch alone; those of ns+dn are the sum. [example, edge]"""
+        return self._estimates(problem, batch, per_example=True).sum(dim=0).cpu()
+
+    def _estimates(self, problem: Problem, batch: Batch, *, per_example: bool = False) -> Tensor:
+        """Score edges on a batch. [estimate, edge], the sum over examples, or [estimate, example, edge]"""
+        attribution = self._attribution(problem, batch, per_example=per_example)
+        scores = problem.graph.vector(self.attribute(attribution, problem))
         if not bool(torch.isfinite(scores).all()):
             last = batch.first + len(batch.pairs) - 1
             raise GatewiseError(
                 f"{problem.model.name} gives NaN or infinite scores on examples {batch.first} to {last}; "
                 f"look at these pairs, or try dtype='float32'."
             )
-        return scores.double()
+        return scores
 
-    def _attribution(self, problem: Problem, batch: Batch) -> Attribution:
-        return Attribution(problem.setting, batch, find_rule(self.rule))
+    def _attribution(self, problem: Problem, batch: Batch, *, per_example: bool = False) -> Attribution:
+        return Attribution(problem.setting, batch, find_rule(self.rule), per_example=per_example)
 
     def threshold_for(self, setting: Setting, direction: SearchDirection, share: float) -> tuple[Method, float]:
         """Return a share of the metric's difference between the runs: scores are in its unit."""
@@ -133,6 +143,15 @@ class Eap(_LinearEstimate):
                 "eap cannot use KL: its gradient is 0 where both runs agree, and that is where EAP takes it. "
                 "Use the logit difference (metric=None), another metric, or eap-ig."
             )
+
+    def score_batch(self, problem: Problem, batch: Batch) -> Tensor:
+        """Refuse the larger of two directions, which is no mean over examples."""
+        if self.combine == "max" and "ns+dn" in problem.directions:
+            raise GatewiseError(
+                "eap with combine='max' takes the larger of two means over examples, which no score of a single "
+                "example sums up to; use combine='sum', or one direction."
+            )
+        return super().score_batch(problem, batch)
 
     def attribute(self, attribution: Attribution, problem: Problem) -> Tensor:
         """Return one estimate for each of the problem's single directions. [direction, port, sender]"""

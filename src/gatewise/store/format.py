@@ -46,6 +46,11 @@ def pack_value(key: str, value: Any, record: Mapping[str, Any]) -> bytes:
     return pack({**_head(key, "json", record), "value": encode(value, "the result")}, {})
 
 
+def pack_array(key: str, array: Tensor, record: Mapping[str, Any]) -> bytes:
+    """Return the content of a file of one array."""
+    return pack(_head(key, "array", record), {"array": array})
+
+
 def _head(key: str, kind: str, record: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema": SCHEMA, "key": key, "kind": kind, "record": as_plain(record)}
 
@@ -77,6 +82,14 @@ def parse(content: bytes, key: str, kind: str) -> tuple[dict[str, Any], dict[str
 def circuits_in(content: bytes, key: str) -> list[Circuit]:
     """Return the circuits in a file's content. Raises DamagedError."""
     return unpack_circuits(*parse(content, key, "circuits"))
+
+
+def array_in(content: bytes, key: str) -> Tensor:
+    """Return the array in a file's content. Raises DamagedError."""
+    _, arrays = parse(content, key, "array")
+    if set(arrays) != {"array"}:
+        raise DamagedError(f"it holds {', '.join(sorted(arrays)) or 'nothing'}, not one array")
+    return arrays["array"]
 
 
 def value_in(content: bytes, key: str) -> Any:

@@ -12,16 +12,16 @@ from gatewise.archive import DamagedError, unpack
 from gatewise.errors import GatewiseError
 from gatewise.progress import progress_bar
 from gatewise.store.backends import File
-from gatewise.store.format import SCHEMA, NewerSchemaError, check_schema, circuits_in, parse, value_in
+from gatewise.store.format import SCHEMA, NewerSchemaError, array_in, check_schema, circuits_in, parse, value_in
 from gatewise.store.results import Store
 
-EntryKind = Literal["circuits", "json", "checkpoint", "outdated", "newer", "damaged", "temporary"]
+EntryKind = Literal["circuits", "json", "array", "checkpoint", "outdated", "newer", "damaged", "temporary"]
 _UNSOUND = ("damaged", "outdated")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a store. `circuits` and `json` are results; `checkpoint`s belong to searches that have not ended."""
+    """A file of a store. `circuits`, `json`, `array` are results; `checkpoint`s belong to unfinished searches."""
 
     key: str
     kind: EntryKind
@@ -105,7 +105,7 @@ def garbage(store: Store, *, checkpoints: bool = False) -> list[Entry]:
     """List what nobody needs: temporary files of processes that have ended, what is damaged, results of older schemas,
     checkpoints whose result is there; if asked for, all checkpoints. What a newer version has written is not ours."""
     entries = list_entries(store)
-    results = {entry.key for entry in entries if entry.kind in ("circuits", "json")}
+    results = {entry.key for entry in entries if entry.kind in ("circuits", "json", "array")}
     unneeded = []
     for path in store.backend.abandoned():
         about = path.stat()
@@ -168,6 +168,9 @@ def _entry(path: str, file: File, content: bytes) -> Entry:
         elif plain.get("kind") == "json":
             kind = "json"
             value_in(content, key)
+        elif plain.get("kind") == "array":
+            kind = "array"
+            array_in(content, key)
         else:
             kind = "circuits"
             circuits_in(content, key)

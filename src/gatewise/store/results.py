@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from torch import Tensor
+
 from gatewise.archive import DamagedError
 from gatewise.circuits.circuit import Circuit
 from gatewise.errors import GatewiseError, GatewiseWarning
@@ -23,10 +25,12 @@ from gatewise.store.checkpoints import Checkpoint
 from gatewise.store.format import (
     SCHEMA,
     NewerSchemaError,
+    array_in,
     circuits_in,
     encode,
     entry_name,
     key_of,
+    pack_array,
     pack_result,
     pack_value,
     value_in,
@@ -51,6 +55,7 @@ class Codec(Generic[Value]):
 # infinities; tuples come back as lists.
 PLAIN: Codec[Any] = Codec("json", pack_value, value_in)
 CIRCUITS: Codec[Sequence[Circuit]] = Codec("circuits", pack_result, circuits_in)  # of one graph
+ARRAY: Codec[Tensor] = Codec("array", pack_array, array_in)  # large ones: bytes, not text
 
 
 def dataclass_codec(kind: Any) -> Codec[Any]:
@@ -154,7 +159,7 @@ class Store:
             ingredients: Plain data that says everything that determines the result: weights, pairs, settings, seed,
                 threads.
             compute: Called if the result is not in the store.
-            codec: How the result is stored: `PLAIN`, `CIRCUITS`, or `dataclass_codec` of a type.
+            codec: How the result is stored: `PLAIN`, `CIRCUITS`, `ARRAY`, or `dataclass_codec` of a type.
 
         Returns:
             The result as the codec gives it back, whether or not it was stored before.

@@ -145,7 +145,7 @@ def task(
     """
     check_seed(seed)
     sizes = (_size(examples, "examples"), _size(examples if test_examples is None else test_examples, "test_examples"))
-    encoder = _encoder(model, bos)
+    encoder = encoder_of(model, bos)
     short, choices, recipe = OWN, cast("Choices", {"split": SPLITS, "difference": DIFFERENCES}), None
     if isinstance(name, (str, os.PathLike)):
         short, options_in_name = parse_name(os.fspath(name))
@@ -236,12 +236,12 @@ def pairs_from_text(
     rows: Any, model: Reader, *, difference: Difference, name: str, bos: bool | None, first_token: bool
 ) -> Pairs:
     """Do what `Pairs.from_text` promises."""
-    encoder = _encoder(model, bos)
+    encoder = encoder_of(model, bos)
     examples, _ = encode_rows(*valid_rows(records_of(rows)), encoder, first_token=first_token, name=name)
     return _pairs(examples, name, difference, encoder)
 
 
-def _encoder(model: Reader, bos: bool | None) -> Encoder:
+def encoder_of(model: Reader, bos: bool | None) -> Encoder:
     """How texts are read for a model."""
     if model.tokenizer is None:
         raise GatewiseError(

@@ -56,7 +56,7 @@ class Encoder:
     def single_tokens(self, words: Sequence[str], prompt: str = "They met") -> list[str]:
         """Return the words that are one known token after a prompt. Each word brings its own leading space."""
         added = self.continuations(prompt, words)
-        return [word for word, ids in zip(words, added, strict=True) if ids and len(ids) == 1 and self._known(ids)]
+        return [word for word, ids in zip(words, added, strict=True) if ids and len(ids) == 1 and self.knows(ids)]
 
     def encode(self, example: Example, *, first_token: bool = False) -> TokenExample:
         """Return the token ids of an example, or raise an error that says what is wrong with it."""
@@ -103,11 +103,12 @@ class Encoder:
             ids.append(added[0])
         return list(dict.fromkeys(ids))
 
-    def _known(self, ids: Sequence[int]) -> bool:
+    def knows(self, ids: Sequence[int]) -> bool:
+        """Tell whether all tokens are in the vocabulary."""
         return self.tokenizer.unk_token_id is None or self.tokenizer.unk_token_id not in ids
 
     def _require_known(self, what: str, ids: Sequence[int]) -> None:
-        if not self._known(ids):
+        if not self.knows(ids):
             raise GatewiseError(
                 f"{what} has words that are not in the model's vocabulary of {len(self.tokenizer)} pieces. "
                 f"Use other words, or a model with an open vocabulary."

@@ -141,33 +141,46 @@ def measure_removals(
     Sets that change nothing, such as the empty one, have exactly the circuit's own values.
     """
     ablations = edge_ablations(setting, circuit, direction)
+    _check_present(circuit, removals)
+    batches = []
+    with progress_bar(task, len(removals) * len(setting)) as bar:
+        for _, ablation in ablations:
+            batches.append(measure_ablation(ablation, removals, measures(ablation), bar.advance))
+    return torch.cat(batches, dim=-1)
+
+
+def _check_present(circuit: Circuit, removals: Sequence[Removal]) -> None:
     absent = {edge for removal in removals for edge in removal if not bool(circuit.mask[edge])}
     if absent:
         raise GatewiseError(
             f"{len(absent)} of the edges are not in the circuit they were to be removed from, for example "
             f"{circuit.graph.edges[min(absent)]}. Leave them out, or pass a circuit that has them."
         )
-    batches = []
-    with progress_bar(task, len(removals) * len(setting)) as bar:
-        for examples, ablation in ablations:
-            chosen, last = measures(ablation), ablation.state.last
-            whole = torch.stack([measure(last[None]) for measure in chosen])
-            order: list[int] = []
-            parts = [whole[:, :0]]
-            for indices, residual in ablation.changed_residuals(removals):
-                order += indices
-                if residual is None:
-                    parts.append(whole.expand(-1, len(indices), -1))
-                else:
-                    values = torch.stack([measure(residual) for measure in chosen])
-                    # Measured in another batch, the same residual may round otherwise: what did not move keeps its
-                    # value.
-                    moved = (residual != last).flatten(1).any(dim=1)
-                    parts.append(torch.where(moved[:, None], values, whole))
-                bar.advance(len(indices) * (examples.stop - examples.start))
-            # Fetched once for all: an accelerator is not kept waiting.
-            batches.append(torch.cat(parts, dim=1).cpu().double()[:, torch.tensor(order).argsort()])
-    return torch.cat(batches, dim=-1)
+
+
+def measure_ablation(
+    ablation: EdgeAblation,
+    removals: Sequence[Removal],
+    measures: Sequence[ResidualMeasure],
+    advance: Callable[[int], None] = lambda _: None,
+) -> Tensor:
+    """The same for one batch; `advance` is told of removals times examples as they are done."""
+    last = ablation.state.last
+    whole = torch.stack([measure(last[None]) for measure in measures])
+    order: list[int] = []
+    parts = [whole[:, :0]]
+    for indices, residual in ablation.changed_residuals(removals):
+        order += indices
+        if residual is None:
+            parts.append(whole.expand(-1, len(indices), -1))
+        else:
+            values = torch.stack([measure(residual) for measure in measures])
+            # Measured in another batch, the same residual may round otherwise: what did not move keeps its value.
+            moved = (residual != last).flatten(1).any(dim=1)
+            parts.append(torch.where(moved[:, None], values, whole))
+        advance(len(indices) * len(ablation.pairs))
+    # Fetched once for all: an accelerator is not kept waiting.
+    return torch.cat(parts, dim=1).cpu().double()[:, torch.tensor(order).argsort()]
 
 
 def kl_changes(

@@ -28,12 +28,14 @@ class ExactEffects:
         kl: Change of KL(reference || circuit). [edge]
         logit_diff: What the edge's clean content adds to the logit difference, or to the metric in its place: what is
             lost by removing it (ns), or gained by giving it (dn). Positive: the edge helps. [edge]
+        by_example: The same for every example, if that was asked for; `logit_diff` is its mean. [edge, example]
     """
 
     graph: Graph
     edges: tuple[int, ...]
     kl: Tensor
     logit_diff: Tensor
+    by_example: Tensor | None = None
 
     def _rows(self, count: int) -> list[tuple[str, float, float]]:
         """Name and effects of the edges with the strongest effects on KL."""
@@ -68,6 +70,7 @@ def exact_effects(
     circuit: Circuit | None = None,
     ablation: Ablation | None = None,
     metric: AnyMetric = None,
+    per_example: bool = False,
     compute: Compute | None = None,
 ) -> ExactEffects:
     """Measure what removing each edge alone changes: no approximation, one partial run for each edge.
@@ -80,6 +83,7 @@ def exact_effects(
         circuit: What edges are removed from; None for the full graph.
         ablation: What removed edges carry, as for `discover`; None for patching.
         metric: What stands in the place of the logit difference.
+        per_example: Whether to keep the effects on the logit difference of every example, not only their mean.
         compute: Where to run.
 
     Returns:
@@ -94,9 +98,11 @@ def exact_effects(
     chosen = start.indices if edges is None else _chosen(graph, edges)
     removals = [NOTHING, *(frozenset([edge]) for edge in chosen)]
     values = measure_removals(setting, start, removals, _kl_and_logit_diff, direction, task="exact effects")
-    kl, change = (values[:, 1:] - values[:, :1]).mean(dim=-1)
+    kl, change = values[:, 1:] - values[:, :1]
     # Denoising removes an edge by giving it clean content, noising by taking that away.
-    return ExactEffects(graph, tuple(chosen), kl, change if direction == "dn" else -change)
+    added = change if direction == "dn" else -change
+    by_example = added if per_example else None
+    return ExactEffects(graph, tuple(chosen), kl.mean(dim=-1), added.mean(dim=-1), by_example)
 
 
 def _chosen(graph: Graph, edges: Iterable[str] | Iterable[int]) -> list[int]:

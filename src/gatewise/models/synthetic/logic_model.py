@@ -40,7 +40,7 @@ def logic_model(
     name: str,
     sources: Mapping[str, float] | Sequence[str],
     layers: Sequence[Sequence[LogicGate]],
-    readout: str,
+    readout: str | Mapping[int, str],
     *,
     emitted: Tensor | None = None,
     stray: Sequence[Tensor] = (),
@@ -51,7 +51,7 @@ def logic_model(
         name: Of the model.
         sources: The sources, with what each emits on the clean token; 1 if names alone are given.
         layers: Gates, layer by layer.
-        readout: The node whose output is the first logit.
+        readout: The node whose output is the first logit; or nodes by the token whose logit their output is.
         emitted: What sources emit on each token of a larger vocabulary, in the number type of the model.
             [token, source]
         stray: For each layer weights with which its gates read what they should not. [gate, sender]
@@ -73,7 +73,8 @@ def logic_model(
         weights[f"reads.{i}"] = reads
         weights[f"gates.{i}"] = emitted.new_tensor([(GATE_TYPES.index(gate.type), len(gate.senders)) for gate in layer])
         sublayers.append(Pointwise(_layer_function(layer, own, reads), len(layer)))
-    return synthetic(name, graph, emitted, sublayers, own[readout], weights)
+    read_out = {CORRECT_TOKEN: readout} if isinstance(readout, str) else readout
+    return synthetic(name, graph, emitted, sublayers, {token: own[node] for token, node in read_out.items()}, weights)
 
 
 def synthetic(
@@ -81,16 +82,18 @@ def synthetic(
     graph: Graph,
     emitted: Tensor,
     sublayers: Sequence[Attention | Pointwise],
-    readout: int,
+    readout: int | Mapping[int, int],
     weights: Mapping[str, Tensor],
     speaking: Tensor | None = None,
 ) -> Model:
     """Make a model of sources that each write to a dimension of their own, sublayers, and a dimension that is read out.
 
+    readout: the dimension of the first logit, or dimensions by token.
     emitted: [token, source]. speaking: 1 where a source speaks, by default everywhere. [position, source]
     """
     head = emitted.new_zeros(len(emitted), graph.d_model)
-    head[CORRECT_TOKEN, readout] = 1.0
+    for token, dimension in ({CORRECT_TOKEN: readout} if isinstance(readout, int) else readout).items():
+        head[token, dimension] = 1.0
     directions = torch.eye(emitted.shape[1], graph.d_model).to(emitted)
     tensors = {"emitted": emitted, "head": head, **weights}
 
