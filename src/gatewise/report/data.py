@@ -15,7 +15,7 @@ from gatewise.evaluation import Evaluation
 from gatewise.evaluation.verdicts import faithful
 from gatewise.gate_types import FOUND_BY, GATE_SIGNS, GATE_TYPES, SPLIT, TESTED_LABELS
 from gatewise.gates.testing.gate_test import GateTest
-from gatewise.report.headline import CIRCUIT_NAMES, doubts, facts, headline, next_steps, trust
+from gatewise.report.headline import AGAINST, CIRCUIT_NAMES, doubts, facts, headline, next_steps, trust
 from gatewise.report.trust import drawn_edges
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "edges": _edges(report, edges, place_of),
         "drawn": _drawn(report, place_of),
         "effect_pairs": report.tested_pairs,
+        "against": AGAINST,
         "doubts": [asdict(remark) for remark in doubts(report)],
         "facts": [asdict(remark) for remark in facts(report)],
         "trust": [asdict(remark) for remark in trust(report)],

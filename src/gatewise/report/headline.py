@@ -86,16 +86,14 @@ def trust(report: Report) -> list[Remark]:
 def next_steps(report: Report) -> list[NextStep]:
     """What the numbers suggest, the simplest first. None asks for what was just done."""
     edges, steps, choice = report.sizes[-1], [], report.choice
-    if choice is not None:
-        if choice.edges is None and choice.most_edges * 2 <= report.graph.n_edges:
-            steps.append(NextStep("allow more edges", {"edges": choice.most_edges * 2}))
-        elif choice.edges is not None and choice.faithfulness < _HIGH:
-            steps.append(NextStep("a larger circuit keeps more of the task", {"faithfulness": _HIGH}))
-    elif verdicts.faithful(report.evaluation).level != "good":
+    if choice is not None and choice.edges is not None:
+        if choice.faithfulness < _HIGH:
+            steps.append(NextStep("see what it takes to keep more of the task", {"faithfulness": _HIGH}))
+    elif choice is not None or verdicts.faithful(report.evaluation).level != "good":
         steps += _by_curve(report)
     if not report.directed:
         steps.append(NextStep("search in both directions, for gates", {"method": "eap"}))
-    elif not report.all_gates:
+    elif report.testable and not report.all_gates:
         steps.append(NextStep("test every gate, not only the strongest", {"all_gates": True}))
     if report.seeded and report.directed and report.gates.seed_overlap is None:
         steps.append(NextStep("label only the edges on which two seeds agree", {"seeds": 2}))
@@ -114,17 +112,25 @@ def next_steps(report: Report) -> list[NextStep]:
 
 
 def _by_curve(report: Report) -> list[NextStep]:
-    """More edges where the measured curve still rises, another search where it does not."""
-    curve, edges = report.curves["ns|dn"], report.sizes[-1]
-    if len(curve) < 2:
-        return [NextStep("one size was measured: see whether a larger circuit keeps more", {"edges": edges * 2})]
-    before, last = curve[-2], curve[-1]
-    measured = f"{before.edges:,} edges keep {kept_share(before)}, {last.edges:,} keep {kept_share(last)}"
-    if last.recovered_logit_diff - before.recovered_logit_diff > RISES and edges * 2 <= report.graph.n_edges:
-        return [NextStep(f"the curve still rises ({measured}): a larger circuit may keep more", {"edges": edges * 2})]
-    if report.gates.ns.provenance.get("method") == _OTHER_METHOD:
-        return []
-    return [NextStep(f"more edges do not help ({measured}): search by another method", {"method": _OTHER_METHOD})]
+    """More edges where the measured curve still rises or there is none, another search where it does not."""
+    curve, all_edges = report.curves["ns|dn"], report.graph.n_edges
+    edges = report.sizes[-1] if report.choice is None else report.choice.most_edges
+    larger = {"edges": min(edges * 2, all_edges)} if edges < all_edges else None
+    if larger and not curve[-1].on_path:
+        return [NextStep("no edge lies on a path to the logits: allow more edges", larger)]
+    if larger and len(curve) < 2:
+        return [NextStep("one size was measured: see whether a larger circuit keeps more", larger)]
+    if len(curve) > 1:
+        before, last = curve[-2], curve[-1]
+        measured = f"{before.edges:,} edges keep {kept_share(before)}, {last.edges:,} keep {kept_share(last)}"
+        if last.recovered_logit_diff - before.recovered_logit_diff > RISES:
+            why = f"the curve still rises ({measured}): a larger circuit may keep more"
+            return [NextStep(why, larger)] if larger else []
+        if report.gates.ns.provenance.get("method") != _OTHER_METHOD:
+            return [
+                NextStep(f"more edges do not help ({measured}): search by another method", {"method": _OTHER_METHOD})
+            ]
+    return []
 
 
 def _falling(report: Report) -> Remark | None:

@@ -57,7 +57,7 @@ function nodeDoing(node, state, again) {
     "aria-pressed": String(i === place), "aria-label": `Example prompt ${i + 1}`, on: { click: () => { state.prompt = i; again(); } } }, String(i + 1))));
   return el("div", { class: "doing" },
     el("p", {}, "Normalised effect ", el("b", {}, percent(data.nodes.effect[node.name])), " of the logit difference, to first order, on all paths to the output, in the whole model on the shown held-out prompts",
-      data.nodes.effect[node.name] < 0 ? el("b", {}, ": it works against the task.") : "."),
+      data.nodes.effect[node.name] < -data.against ? el("b", {}, ": it works against the task.") : "."),
     el("div", { class: "prompt-head" }, el("h4", {}, "On example prompt"), choose),
     one.attention.length ? attentionPart(prompt, one) : ["clean", "corrupted"].map((side) => el("div", { class: "side" }, el("span", { class: "muted" }, side), attentionLine(prompt[side], [], -1, prompt[side === "clean" ? "corrupted" : "clean"]))),
     el("p", { class: "small effect-line" }, effectText(prompt, one)),

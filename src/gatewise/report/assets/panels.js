@@ -83,7 +83,7 @@ function describe(target, state) {
   const node = model.nodes[target.node], { into, out } = edgesOf(target.node), gate = model.gatesOf[node.id][0];
   const strongestInto = into.slice().sort((a, b) => b.strength - a.strength).slice(0, 3), effect = data.nodes.effect[node.name];
   return [el("b", {}, node.name), el("span", { class: "muted" }, " " + where(node)),
-    effect !== undefined ? el("p", {}, `normalised effect ${percent(effect)}`, effect < 0 ? ", against the task" : "") : null,
+    effect !== undefined ? el("p", {}, `normalised effect ${percent(effect)}`, effect < -data.against ? ", against the task" : "") : null,
     el("p", { class: "muted" }, `in ${into.length} (${countText(into)}), out ${out.length} (${countText(out)})`),
     strongestInto.length ? el("table", {}, el("tbody", {}, strongestInto.map((edge) => row("td", [edge.from.name + (edge.port.suffix ? ` → ${edge.port.suffix}` : ""),
       foundName(edge.by), percent(edge.strength)])))) : null,
